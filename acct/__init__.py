@@ -1,0 +1,1 @@
+"""Asymmetric cross-LLM context transfer (ACCT): the modules, their training, their evaluation and the rival methods."""
