@@ -1,0 +1,1 @@
+"""Configuration: one dataclass for each Hydra group, checked when it is built."""

@@ -1,0 +1,96 @@
+"""The three trained modules: Cartographer, Allocator, Compiler (spec 2, 3, 4, 6).
+
+A width left at null follows from the pair by the capacity preset (spec 6). An override is saved with the outcome of the check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from acct.config.fields import check_choice, check_range, silent
+
+
+@dataclass
+class CartographerConfig:
+    """Scores every context token for every unit (spec 2).
+
+    Attributes:
+        ranking: "learned", or "random" for the ablation row Random (no scores, a seeded order for each unit).
+        model_width, attention_width: w_M and d_M; null follows the preset. embedding_width: c_M.
+        block: units scored at once, null for all; bounds the memory of the scores' inner product.
+        limit: C_M, most parameters allowed.
+    """
+
+    ranking: str = "learned"
+    model_width: int | None = None
+    attention_width: int | None = None
+    embedding_width: int = silent(32, "c_M of the preset", "6")
+    query_slots: int = 4
+    dropout: float = silent(0.0, "the text says only that dropout is used in training; none is needed at these sizes", "2")
+    position_frequencies: int = silent(4, "phi_i: i/N, (N-1-i)/N and sin, cos of 2^k pi i/N for k below this", "2")
+    block: int | None = None
+    limit: int = 8_000_000
+
+    def __post_init__(self) -> None:
+        check_choice("cartographer.ranking", self.ranking, ("learned", "random"))
+        check_range("cartographer.dropout", self.dropout, 0, 0.99)
+
+
+@dataclass
+class AllocatorConfig:
+    """Shares the budget among units (spec 3).
+
+    Attributes:
+        capacities: "learned", or "uniform" for the ablation row Uniform (equal capacity, nothing trained).
+        temperature: T_R of the soft rank gates.
+        answer_tokens: most answer tokens under the loss.
+        output_kl_weight: weight of KL(full || selected) on the answer positions; 0 as in the paper.
+    """
+
+    capacities: str = "learned"
+    temperature: float = 2.0
+    answer_tokens: int = 64
+    output_kl_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("allocator.capacities", self.capacities, ("learned", "uniform"))
+        check_range("allocator.temperature", self.temperature, 0, float("inf"), open_low=True)
+        check_range("allocator.answer_tokens", self.answer_tokens, 1, float("inf"))
+        check_range("allocator.output_kl_weight", self.output_kl_weight, 0, float("inf"))
+
+
+@dataclass
+class CompilerConfig:
+    """Turns source states into target keys and values (spec 4), and its loss (spec 5).
+
+    Attributes:
+        residual: off leaves the Bridge alone (the ablation row Bridge-only needs no training: it is also read from a full Compiler).
+        width, feed_forward_width, depth, latents: w_W, f_W, D, m_W; null follows the preset.
+        ridge: lambda_B at head width 128; scaled by d_T / 128.
+        limit: C_W, most parameters of the residual.
+        key_direction, key_scale, value, attention, behaviour: weights of the five terms.
+        attention_positions, behaviour_positions: last query positions under the two terms.
+    """
+
+    residual: bool = True
+    width: int | None = None
+    feed_forward_width: int | None = None
+    depth: int | None = None
+    latents: int | None = None
+    head_width: int = 32
+    ridge: float = 1e-2
+    limit: int = 256_000_000
+    key_direction: float = 1.0
+    key_scale: float = 1e-4
+    value: float = 1.0
+    attention: float = 1.0
+    behaviour: float = 1.0
+    epsilon: float = 1e-6
+    attention_positions: int = 32
+    behaviour_positions: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
+            check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
+        check_range("compiler.attention_positions", self.attention_positions, 1, float("inf"))
+        check_range("compiler.behaviour_positions", self.behaviour_positions, 1, float("inf"))

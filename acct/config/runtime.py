@@ -1,0 +1,81 @@
+"""Where and how it runs: devices, types, threads, folders, tracking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from acct.config.fields import check_choice, check_range
+
+
+@dataclass
+class RuntimeConfig:
+    """Placement and precision.
+
+    Attributes:
+        dtype: of the frozen models; the trained modules are float32. source_device, interface_device, target_device: as torch names them.
+        threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage.
+        attention: kernel of the models' own forwards ("eager" or "sdpa").
+    """
+
+    dtype: str = "float32"
+    source_device: str = "cpu"
+    interface_device: str = "cpu"
+    target_device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+    progress_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        check_choice("runtime.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        check_range("runtime.threads", self.threads, 1, float("inf"))
+
+
+@dataclass
+class PathsConfig:
+    """Folders, relative to the current one.
+
+    Attributes:
+        results: root of everything written. run: this run's folder. data: root of the data sets.
+        variant: appended to the run folder's name; an ablation that retrains gets one of its own.
+        tables: where rendered tables go.
+    """
+
+    results: str = "results"
+    variant: str = ""
+    run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant}}"
+    data: str = "data"
+    tables: str = "${paths.results}/${scale}/tables"
+
+
+@dataclass
+class TrackerConfig:
+    """Where metrics go besides the run's metrics.jsonl.
+
+    Attributes:
+        kind: "none", "wandb" (offline unless the environment says otherwise) or "tensorboard".
+        project, mode: of W&B.
+    """
+
+    kind: str = "none"
+    project: str = "acct"
+    mode: str = "offline"
+
+    def __post_init__(self) -> None:
+        check_choice("tracker.kind", self.kind, ("none", "wandb", "tensorboard"))
+        check_choice("tracker.mode", self.mode, ("offline", "online", "disabled"))
+
+
+@dataclass
+class GenerateConfig:
+    """Input of `acct generate`: text, or @file to read it from a file.
+
+    Attributes:
+        context, query: the text. max_new_tokens: longest answer. raw_query: the query is used as it is, without the answer cue.
+    """
+
+    context: str = ""
+    query: str = ""
+    max_new_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        check_range("generate.max_new_tokens", self.max_new_tokens, 1, float("inf"))
