@@ -1,0 +1,48 @@
+"""TriviaQA: a question, pages that may answer it, and an answer with its aliases; generated, token F1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from acct.data.examples import Example
+from acct.data.tasks.base import Task, as_question, joined
+
+
+@dataclass(frozen=True)
+class TriviaQA(Task):
+    """Hub rows (config rc): question, answer{value, aliases[]}, search_results{search_context[]}, entity_pages{wiki_context[]}.
+
+    Attributes:
+        passages: which pages make the context: "search" and "entity" take the one list, "first" takes the search results and, where
+            there are none, the entity pages, "both" takes search results, then entity pages. [ours]
+    """
+
+    passages: Literal["first", "search", "entity", "both"] = "first"
+
+    name = "trivia_qa"
+    metric = "f1"
+    kind = "generate"
+    contextual = True
+    default_examples = 1000
+
+    def from_row(self, row: Mapping[str, Any], index: int) -> Example:
+        fields = self.row(row, index)
+        paths = {"search": "search_results.search_context", "entity": "entity_pages.wiki_context"}
+        found = {name: joined(fields.texts(path, nulls=True)) if fields.optional(path) is not None else "" for name, path in paths.items()}
+        match self.passages:
+            case "first":
+                context = found["search"] or found["entity"]
+            case "both":
+                context = joined(list(found.values()))
+            case one:
+                context = found[one]
+        if not context:
+            raise fields.error(" or ".join(paths.values()), f"passages (passages={self.passages!r})", None)
+        value = fields.text("answer.value").strip()
+        aliases = [alias.strip() for alias in fields.texts("answer.aliases") if alias.strip()]
+        return Example(
+            id=fields.id, task=self.name, kind="generate", context=context, query=as_question(fields.text("question")),
+            answers=tuple(dict.fromkeys([value, *aliases])), candidates=(), gold=None, scored_suffix=None, contextual=True,
+        )

@@ -1,0 +1,1 @@
+"""Scoring of predictions and the evaluation run (spec 8)."""
