@@ -1,0 +1,19 @@
+"""Llama: keys and queries before RoPE are the outputs of the projections."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from transformers import PreTrainedModel
+
+from acct.models.adapter import ModelAdapter, Parts, parts_of
+
+
+@final
+class LlamaAdapter(ModelAdapter):
+    """LlamaForCausalLM."""
+
+    family: ClassVar[str] = "llama"
+
+    def _parts(self, model: PreTrainedModel) -> Parts:
+        return parts_of(model, keys="k_proj", queries="q_proj")
