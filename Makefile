@@ -1,0 +1,55 @@
+# `make help` lists the targets. Everything runs in .venv, which the first target that needs it creates.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+SCALE ?= micro
+# The version that the tests run on. On a machine with a GPU set TORCH to the build you want, or install it into .venv beforehand.
+TORCH ?= torch==2.13.0
+EXTRAS ?= data,track,report,dev
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test test-slow check lint reproduce-table1 micro-models micro-check choices clean
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	touch $@
+
+setup: $(STAMP)  ## install everything into .venv
+
+test: $(STAMP)  ## the fast tests, under ten minutes on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests
+
+test-slow: $(STAMP)  ## the tests marked slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests
+
+lint: $(STAMP)  ## ruff over the whole tree
+	$(BIN)/ruff check acct tests appendix_tables
+	$(BIN)/ruff format --check acct tests appendix_tables
+
+check: lint test  ## lint and fast tests
+
+reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; SCALE=paper needs GPUs and a hub)
+	$(BIN)/acct reproduce table1 scale=$(SCALE)
+
+micro-models: $(STAMP)  ## train the six embedded models again from nothing (an hour and a half on two cores) and measure them
+	$(BIN)/python -m acct.micro.build
+
+micro-check: $(STAMP)  ## measure the six embedded models: answers from context, linearity of each pair
+	$(BIN)/python -m acct.micro.build --check-only
+
+choices: $(STAMP)  ## the table of choices that the paper leaves open
+	$(BIN)/acct choices
+
+clean:  ## remove what runs have written, not the environment
+	rm -rf results outputs multirun

@@ -1,0 +1,163 @@
+"""What the embedded models must do, measured: they answer from their context, and the states of a pair are nearly linear in one another.
+
+Two checks stand before everything that is built on a pair. A model that guesses, or a pair that shares nothing, would make every
+later table meaningless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from acct.data.batches import padded
+from acct.data.prompts import EncodedExample, encode
+from acct.data.tasks.registry import get_task
+from acct.evaluation.metrics import token_f1
+from acct.geometry import head_map, layer_map, tap_indices
+from acct.micro.datasets import rows
+from acct.micro.language import build_tokenizer
+
+
+def encoded(task: str, split: str, count: int, chat: bool) -> list[EncodedExample]:
+    """Examples of one task as the family's prompts."""
+    tokenizer = build_tokenizer(chat)
+    made = get_task(task).examples(rows(task, split, count), tokenizer)
+    return [encode(example, tokenizer) for example in made[:count]]
+
+
+@torch.no_grad()
+def answers(model: PreTrainedModel, prompts: list[list[int]], new_tokens: int = 4, batch: int = 25) -> list[list[int]]:
+    """Greedy continuations of right-padded prompts without a cache: slow, simple, and independent of the rest of the package."""
+    out: list[list[int]] = []
+    stop = model.config.eos_token_id
+    for start in range(0, len(prompts), batch):
+        chunk = [list(p) for p in prompts[start : start + batch]]
+        made: list[list[int]] = [[] for _ in chunk]
+        for _ in range(new_tokens):
+            ids, lengths = padded([p + m for p, m in zip(chunk, made)])
+            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            best = model.lm_head(hidden[torch.arange(len(chunk)), lengths - 1]).argmax(-1)
+            for row, token in zip(made, best.tolist()):
+                row.append(token)
+        out += [row[: row.index(stop)] if stop in row else row for row in made]
+    return out
+
+
+def question_answering_f1(model: PreTrainedModel, examples: list[EncodedExample], chat: bool, context: bool) -> float:
+    """Mean token F1 in percent of greedy answers, with the context or without it."""
+    tokenizer = build_tokenizer(chat)
+    prompts = [list(e.context_ids + e.query_ids) if context else list(e.bare_query_ids) for e in examples]
+    made = [tokenizer.decode(ids).split(".")[0] for ids in answers(model, prompts)]
+    return 100 * sum(token_f1(text, example.answers) for text, example in zip(made, examples)) / len(examples)
+
+
+@torch.no_grad()
+def choice_accuracy(model: PreTrainedModel, examples: list[EncodedExample], context: bool = True, batch: int = 16) -> float:
+    """Accuracy in percent by mean candidate log-likelihood."""
+    right = 0
+    flat = [(e, list(c), s) for e in examples for c, s in zip(e.candidate_ids, e.score_from)]
+    scores: list[float] = []
+    for start in range(0, len(flat), batch):
+        chunk = flat[start : start + batch]
+        heads = [list(e.context_ids + e.query_ids) if context else list(e.bare_query_ids) for e, _, _ in chunk]
+        ids, _ = padded([h + c for h, (_, c, _) in zip(heads, chunk)])
+        logits = model(input_ids=ids, use_cache=False).logits.log_softmax(-1)
+        for row, (head, (_, c, s)) in enumerate(zip(heads, chunk)):
+            at = torch.arange(len(head) + s, len(head) + len(c))
+            scores.append(float(logits[row, at - 1, ids[row, at]].mean()))
+    at = 0
+    for e in examples:
+        own = scores[at : at + len(e.candidate_ids)]
+        right += own.index(max(own)) == e.gold
+        at += len(own)
+    return 100 * right / len(examples)
+
+
+@dataclass(frozen=True)
+class States:
+    """Per-token features of one model over the contexts of some examples, contexts concatenated: [token, ...]."""
+
+    hidden: tuple[Tensor, ...]
+    keys: Tensor  # [layer, token, head, dim], before RoPE
+    values: Tensor
+
+
+@torch.no_grad()
+def states(model: PreTrainedModel, examples: list[EncodedExample]) -> States:
+    """Hidden states, keys after native normalisation and before RoPE, and values."""
+    seen: dict[tuple[str, int], list[Tensor]] = {}
+    hidden: list[list[Tensor]] = []
+    handles = []
+    for number, layer in enumerate(model.model.layers):
+        attention = layer.self_attn
+        width = attention.head_dim
+        for name, module in (("keys", getattr(attention, "k_norm", attention.k_proj)), ("values", attention.v_proj)):
+
+            def keep(_module, _inputs, output, name=name, number=number, width=width):
+                seen.setdefault((name, number), []).append(output.reshape(output.shape[1], -1, width))
+
+            handles.append(module.register_forward_hook(keep))
+    try:
+        for example in examples:
+            output = model.model(input_ids=torch.tensor([example.context_ids]), use_cache=False, output_hidden_states=True)
+            hidden.append([h[0] for h in output.hidden_states])
+    finally:
+        for handle in handles:
+            handle.remove()
+    layers = len(model.model.layers)
+    return States(
+        tuple(torch.cat(parts) for parts in zip(*hidden)),
+        torch.stack([torch.cat(seen["keys", layer]) for layer in range(layers)]),
+        torch.stack([torch.cat(seen["values", layer]) for layer in range(layers)]),
+    )
+
+
+def held_out_r2(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, ridge: float = 1e-2) -> float:
+    """R2 on the test rows of the affine ridge map fitted on the others, float64."""
+    x, y, x_test, y_test = (t.double().flatten(1) for t in (x, y, x_test, y_test))
+    mean_x, mean_y = x.mean(0), y.mean(0)
+    gram = (x - mean_x).mT @ (x - mean_x)
+    gram.diagonal().add_(ridge)
+    solved = torch.linalg.solve(gram, (x - mean_x).mT @ (y - mean_y))
+    wrong = (y_test - mean_y - (x_test - mean_x) @ solved).square().sum()
+    return float(1 - wrong / (y_test - y_test.mean(0)).square().sum())
+
+
+def pair_linearity(source: PreTrainedModel, target: PreTrainedModel, fit: list[EncodedExample], test: list[EncodedExample]) -> dict:
+    """Held-out R2 per target layer of keys and values, from three sets of source states.
+
+    Returns:
+        {"bridge", "compiler", "all"} -> {"keys", "values"} -> one number per target layer. "bridge": the one source head that the
+        Bridge reads; "compiler": final layer and taps, which the residual reads; "all": keys and values of all source layers.
+    """
+    x, y, x_test, y_test = states(source, fit), states(target, fit), states(source, test), states(target, test)
+    depth = layer_map(len(y.keys), len(x.keys))
+    heads = head_map(y.keys.shape[2], x.keys.shape[2])
+    taps = (*tap_indices(len(x.keys)), -1)
+
+    def features(s: States, kind: str, name: str, layer: int) -> list[Tensor]:
+        own = getattr(s, name)
+        if kind == "bridge":
+            return [own[depth[layer]][:, heads[head]] for head in range(y.keys.shape[2])]
+        if kind == "compiler":
+            return [torch.cat([s.hidden[tap] for tap in taps], -1)]
+        return [torch.cat([s.keys.permute(1, 0, 2, 3).flatten(1), s.values.permute(1, 0, 2, 3).flatten(1)], -1)]
+
+    report: dict[str, dict[str, list[float]]] = {}
+    for kind in ("bridge", "compiler", "all"):
+        report[kind] = {}
+        for name in ("keys", "values"):
+            per_layer = []
+            for layer in range(len(y.keys)):
+                a, b = features(x, kind, name, layer), features(x_test, kind, name, layer)
+                wanted, wanted_test = getattr(y, name)[layer], getattr(y_test, name)[layer]
+                if kind == "bridge":
+                    each = [held_out_r2(p, wanted[:, h], q, wanted_test[:, h]) for h, (p, q) in enumerate(zip(a, b))]
+                    per_layer.append(sum(each) / len(each))
+                else:
+                    per_layer.append(held_out_r2(a[0], wanted, b[0], wanted_test))
+            report[kind][name] = per_layer
+    return report

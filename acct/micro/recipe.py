@@ -1,0 +1,255 @@
+"""Train one embedded model from scratch, on one CPU thread, until it answers from its context.
+
+Learning to look things up from answers alone stalls at guessing one of the document's names: the gradient is flat until every
+link of the circuit exists. So four layers get *attention supervision* while training, the negative log of the attention mass
+that chosen heads give to the positions they should look at. It leaves no trace in the saved model but its weights.
+
+    spell    the end of a name looks at its start, so that a name's last token carries the whole name
+    gather   a value looks at its fact's entity (head 0), relation (1) and verb (3);
+             an answer looks at the question's entity (0), its relation (1) and its outer relation or candidate (2)
+    find     an answer looks at the value of the fact asked for (0, 2)
+    follow   two hops: at the second fact's value (0); yes/no: at the candidate if it is the value found, else at the question (2)
+
+The small model of a family is distilled from the large one, as small models of real families are: besides its own losses, its
+hidden states are asked to be a linear image of the large model's at the same relative depth, and the reverse. That gives the
+family the property on which context transfer rests and which larger families have from their size: states that are nearly
+linear in one another. Both start from one random code of the vocabulary, narrower than either model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from acct.geometry import layer_map
+from acct.micro.batches import IGNORE, Batch, Prompter, make_batch
+from acct.micro.families import CHAT, CIRCUITS, build
+from acct.micro.language import WORDS, save_tokenizer
+
+log = logging.getLogger(__name__)
+ATTENTION = "acct_micro_supervised"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that fixes a model besides its shape.
+
+    Attributes:
+        steps: optimizer steps. rows, questions, tokens: most documents in a batch, questions on each, rough limit of tokens.
+        facts: curriculum, most facts in a document; the next level starts when 90% of the look-ups are right.
+        mix_from: level from which the other kinds of question join.
+        matrix_rate, other_rate: peak learning rates (Muon for the layers' matrices, AdamW for the rest).
+        language_weight, attention_weight, alignment_weight: weights beside the answers' cross entropy.
+        code_width, code_scale: width and root mean square of the shared code of the vocabulary in the embeddings.
+    """
+
+    steps: int
+    seed: int = 0
+    rows: int = 10
+    questions: int = 8
+    tokens: int = 3200
+    facts: tuple[int, ...] = (4, 8, 16, 24, 32)
+    fillers: int = 14
+    mix_from: int = 2
+    matrix_rate: float = 0.015
+    other_rate: float = 3e-3
+    language_weight: float = 0.05
+    attention_weight: float = 1.0
+    alignment_weight: float = 1.0
+    code_width: int = 64
+    code_scale: float = 0.3
+
+
+class Supervision:
+    """Collects the attention loss of the supervised heads during one forward."""
+
+    def __init__(self, family_size: str):
+        circuit = CIRCUITS[family_size]
+        self.stage_of_layer = {layer: stage for stage, layer in asdict(circuit).items()}
+        self.targets: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self.losses: dict[tuple[str, int], Tensor] = {}
+
+    def attention(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
+        """SDPA, and on the way the loss of this layer's supervised heads."""
+        stage = self.stage_of_layer.get(module.layer_idx)
+        group = query.shape[1] // key.shape[1]
+        for (name, head), (rows, columns) in self.targets.items():
+            if name != stage:
+                continue
+            at = torch.arange(rows.shape[0])[:, None]
+            logits = torch.einsum("bnd,bkd->bnk", query[at, head, rows], key[:, head // group]) * scaling
+            logits = logits.masked_fill(~attention_mask[at, 0, rows], -math.inf)
+            wanted = logits.gather(-1, columns.clamp_min(0)).masked_fill(columns < 0, -math.inf)
+            used = columns[..., 0] >= 0
+            self.losses[name, head] = (logits.logsumexp(-1) - _mass(wanted))[used].mean()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
+def _mass(wanted: Tensor) -> Tensor:
+    """log sum exp over the wanted columns; 0 for unused rows, so that no NaN reaches the gradient."""
+    used = (wanted > -math.inf).any(-1, keepdim=True)
+    return torch.where(used, wanted, torch.zeros_like(wanted)).logsumexp(-1)
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonalised momentum for the layers' matrices, in float32 and batched by shape."""
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95):
+        super().__init__(list(params), dict(lr=lr, momentum=momentum))
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[nn.Parameter]] = {}
+            for p in group["params"]:
+                shapes.setdefault(p.shape, []).append(p)
+            for (rows, columns), params in shapes.items():
+                updates = []
+                for p in params:
+                    momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                    momentum.lerp_(p.grad, 1 - group["momentum"])
+                    updates.append(p.grad.lerp(momentum, group["momentum"]))
+                x = torch.stack(updates)
+                x = x.mT if rows > columns else x
+                x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+                for _ in range(5):
+                    gram = x @ x.mT
+                    x = 3.4445 * x + (2.0315 * gram @ gram - 4.775 * gram) @ x
+                x = x.mT if rows > columns else x
+                for p, update in zip(params, x):
+                    p.add_(update, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Short warm-up, constant, then a linear fall over the last 45%."""
+    return peak * min(1.0, (step + 1) / 40, max(0.02, (steps - step) / (0.45 * steps)))
+
+
+@torch.no_grad()
+def code_embeddings(model: PreTrainedModel, width: int, scale: float) -> None:
+    """Start the embeddings from the family-wide code of the vocabulary, lifted to the model's width by an orthonormal map."""
+    code = torch.randn(len(WORDS), width, generator=torch.Generator().manual_seed(1))
+    table = model.get_input_embeddings().weight
+    lift = torch.linalg.qr(torch.randn(table.shape[1], width, generator=torch.Generator().manual_seed(2)))[0].T
+    lifted = F.normalize(code, dim=1) @ lift
+    table.copy_(lifted * scale * table.shape[1] ** 0.5)
+
+
+def unexplained(inputs: Tensor, outputs: Tensor, ridge: float = 1e-3) -> Tensor:
+    """1 - R2 of the best affine map from `inputs` [token, a] to `outputs` [token, b], differentiable in both.
+
+    The map is solved on detached values; at the optimum the loss does not depend on it to first order (envelope theorem).
+    """
+    x, y = inputs - inputs.mean(0), outputs - outputs.mean(0)
+    with torch.no_grad():
+        gram = x.mT @ x
+        gram.diagonal().add_(ridge * gram.diagonal().mean())
+        solved = torch.linalg.solve_ex(gram, x.mT @ y)[0]
+    return (y - x @ solved).square().sum() / y.square().sum()
+
+
+def alignment(small: list[Tensor], large: list[Tensor], real: Tensor) -> Tensor:
+    """Mean 1 - R2 between the two models' states at matching relative depth, in both directions."""
+    depth = layer_map(len(large) - 1, len(small) - 1)
+    pairs = [(small[depth[layer]][real], large[layer][real]) for layer in range(len(large) - 1)] + [(small[-1][real], large[-1][real])]
+    losses = [unexplained(a, b) for a, b in pairs] + [unexplained(b, a) for a, b in pairs]
+    return sum(losses) / len(losses)
+
+
+@dataclass
+class Losses:
+    answer: Tensor
+    language: Tensor
+    attention: Tensor
+    alignment: Tensor
+    right: dict[str, list[float]]
+
+
+def batch_losses(model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None) -> Losses:
+    """Answer, language-model, attention and alignment losses, and which first answer tokens were right by kind of question."""
+    supervision.targets, supervision.losses = (batch.targets if supervise else {}), {}
+    inputs = dict(input_ids=batch.ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False)
+    output = model(**inputs, output_hidden_states=teacher is not None)
+    logits = output.logits
+    answered = batch.labels != IGNORE
+    answer = F.cross_entropy(logits[answered], batch.labels[answered])
+    follows = (batch.blocks[:, :-1] == batch.blocks[:, 1:]) & (batch.blocks[:, 1:] >= 0) & ~answered[:, :-1]
+    language = F.cross_entropy(logits[:, :-1][follows], batch.ids[:, 1:][follows])
+    best, right = logits.detach().argmax(-1), {}
+    for row, at, kind in batch.answers:
+        right.setdefault(kind, []).append(float(best[row, at] == batch.labels[row, at]))
+    attention = sum(supervision.losses.values()) / len(supervision.losses) if supervise else torch.zeros(())
+    aligned = torch.zeros(())
+    if teacher is not None:
+        with torch.no_grad():
+            states = teacher(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states
+        aligned = alignment(list(output.hidden_states), list(states), batch.blocks >= 0)
+    return Losses(answer, language, attention, aligned, right)
+
+
+def train(family: str, size: str, recipe: Recipe, folder: Path, teacher: PreTrainedModel | None = None) -> dict:
+    """Train one model and save it (bf16) with its tokenizer; returns the record that is saved beside it."""
+    rng, prompter, supervision = random.Random(recipe.seed), Prompter(CHAT[family]), Supervision(size)
+    model = build(family, size, recipe.seed)
+    code_embeddings(model, recipe.code_width, recipe.code_scale)
+    AttentionInterface.register(ATTENTION, supervision.attention)
+    model.set_attn_implementation(ATTENTION)
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    optimizers = [
+        (Muon(matrices, recipe.matrix_rate), recipe.matrix_rate),
+        (torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0), recipe.other_rate),
+    ]
+    level, mixed, smooth, began = 0, False, {"lookup": 0.0}, time.time()
+    for step in range(recipe.steps):
+        most = recipe.facts[level]
+        facts = rng.randint(max(4, most // 2), most)
+        fillers = rng.choice((0, recipe.fillers)) if level > 1 else 0
+        rows = max(3, min(recipe.rows, recipe.tokens // (9 * facts + 3 * fillers + 27 * recipe.questions)))
+        batch = make_batch(rng, rows, facts, recipe.questions, fillers, mixed, prompter)
+        weight = recipe.attention_weight * min(1.0, max(0.0, (0.9 * recipe.steps - step) / (0.2 * recipe.steps)))
+        for optimizer, peak in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, recipe.steps, peak)
+        losses = batch_losses(model, batch, supervision, weight > 0, teacher)
+        total = losses.answer + recipe.language_weight * losses.language + weight * losses.attention
+        (total + recipe.alignment_weight * losses.alignment).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, _ in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        for kind, hits in losses.right.items():
+            smooth[kind] = 0.9 * smooth.get(kind, 0.0) + 0.1 * sum(hits) / len(hits)
+        if smooth["lookup"] > 0.9 and level + 1 < len(recipe.facts):
+            level, smooth["lookup"] = level + 1, 0.6
+            mixed = level >= recipe.mix_from
+        if step % 20 == 0 or step + 1 == recipe.steps:
+            elapsed = time.time() - began
+            heads = " ".join(f"{name}{head}:{float(value.detach()):.2f}" for (name, head), value in sorted(supervision.losses.items()))
+            scores = " ".join(f"{kind}:{value:.2f}" for kind, value in smooth.items())
+            log.info(
+                "%s_%s step %d/%d %.0fs, about %.0fs left, facts %d, answer %.3f language %.3f alignment %.3f | %s | %s",
+                *(family, size, step, recipe.steps, elapsed, elapsed / (step + 1) * (recipe.steps - step - 1), most),
+                *(losses.answer.item(), losses.language.item(), losses.alignment.item(), heads, scores),
+            )
+    model.eval()
+    model.set_attn_implementation("sdpa")
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    save_tokenizer(CHAT[family], folder)
+    record = {"family": family, "size": size, "recipe": asdict(recipe), "seconds": round(time.time() - began), "last": smooth}
+    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    return record
