@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from acct.config.fields import check_range, silent
+from acct.config.fields import check_choice, check_range, silent
 
 TASKS = (
     "search_qa", "trivia_qa", "boolq", "race", "wiki_hop", "pubmed_qa",
@@ -21,14 +21,36 @@ class DataConfig:
 
     Attributes:
         dataset, split: the data set that supplies them, under paths.data.
-        context_tokens: longest context; longer ones are cut at the end (the start of the passage is kept). null keeps all.
         seed: draws the manifest; the first examples of a larger one are a smaller one.
     """
 
     dataset: str = "search_qa"
     split: str = "train"
-    context_tokens: int | None = None
     seed: int = silent(0, "draws the fixed manifest of examples", "8")
+
+
+@dataclass
+class PromptsConfig:
+    """What shapes a prompt beside the example and the tokenizer; the same for the method and for Target Full (spec 7).
+
+    Attributes:
+        cue: begins the answer of contextual tasks. system: a system message for chat templates, null for the template's own.
+        query_tokens: tokens at the end of a general task's prompt that the target reads itself.
+        max_context_tokens: longest context, null for no limit; truncation_keeps: the end that stays, "head" or "tail".
+        date: the day that a template which prints today's date shows.
+    """
+
+    cue: str = "The answer is"
+    system: str | None = silent(None, "the template's own default", "7")
+    query_tokens: int = silent(1, "the least that leaves the rest of the prompt to the context", "8")
+    max_context_tokens: int | None = silent(None, "no truncation; a limit is recorded for each example", "8")
+    truncation_keeps: str = silent("head", "passages state their topic first", "8")
+    date: str = silent("2024-07-26", "prompts do not change from day to day", "7")
+
+    def __post_init__(self) -> None:
+        check_choice("prompts.truncation_keeps", self.truncation_keeps, ("head", "tail"))
+        check_range("prompts.query_tokens", self.query_tokens, 1, float("inf"))
+        check_range("prompts.max_context_tokens", self.max_context_tokens, 1, float("inf"))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import acct
 from acct.config.budget import BudgetConfig
-from acct.config.data import DataConfig, EvaluationConfig
+from acct.config.data import DataConfig, EvaluationConfig, PromptsConfig
 from acct.config.direction import DirectionConfig
 from acct.config.fields import check_choice
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
@@ -44,6 +44,7 @@ class Config:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    prompts: PromptsConfig = field(default_factory=PromptsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)

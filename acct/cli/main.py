@@ -1,0 +1,123 @@
+"""`acct <command> group=choice group.field=value ...`: the entry point, and the one place that turns errors into messages.
+
+A mistake of the user's (settings, files, models, a full disk) prints one message and exits with 2, Ctrl-C with 130; a traceback means a
+fault of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from acct.errors import AcctError
+
+COMMANDS: dict[str, str] = {
+    "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=a,b budget.retention=1.0,0.5)",
+    "evaluate": "score the methods on the tasks; writes per-example records",
+    "tables": "render tables from records",
+    "check": "interface check: native states mounted at every position reproduce the native run",
+    "generate": "answer a query about a context: context=@file query='...'",
+    "choices": "the table of choices on which the paper is silent, as Markdown",
+}
+EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
+
+
+def usage() -> str:
+    """What `acct --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = ["acct <command> [group=choice] [group.field=value] ...", ""]
+    lines += [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    lines += ["", "Directions, scales and experiments: the folders of conf/. `acct <command> --cfg job` prints the composed configuration."]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else EXIT_MISTAKE
+    command, rest = arguments[0], arguments[1:]
+    try:
+        return run(command, rest)
+    except KeyboardInterrupt as error:
+        _complain(f"Interrupted: {error}" if str(error) else "Interrupted. Finished stages and checkpoints are kept.")
+        return EXIT_INTERRUPTED
+    except AcctError as error:
+        _complain(f"{type(error).__name__}: {error}")
+        return EXIT_MISTAKE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_MISTAKE
+    except Exception as error:
+        from acct.cli.mistakes import explain
+
+        message = explain(error, rest)
+        if message is None:
+            raise
+        _complain(message)
+        return EXIT_MISTAKE
+
+
+def _complain(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def run(command: str, arguments: list[str]) -> int:
+    """Compose the configuration with Hydra and call the command."""
+    from acct.errors import UnknownName
+
+    if command not in COMMANDS:
+        raise UnknownName("command", command, COMMANDS)
+    if command == "choices":
+        from acct.config.root import choices_table
+
+        print(choices_table(), end="")
+        return 0
+    from acct.cli import commands
+
+    return compose_and_call(command, arguments, getattr(commands, command))
+
+
+def compose_and_call(command: str, arguments: list[str], action: Callable[..., object]) -> int:
+    """Let Hydra parse the overrides (a sweep with -m) and call `action(config)` for each composed configuration.
+
+    A failing job of a sweep ends the sweep; Hydra names its overrides. Without a sweep the error is raised as it is.
+    """
+    import hydra
+    from omegaconf import DictConfig
+
+    from acct.config.root import config_folder, register, to_config
+
+    register()
+    sweep = any(argument in ("-m", "--multirun") for argument in arguments)
+    failures: list[BaseException] = []
+
+    @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
+    def job(composed: DictConfig) -> None:
+        try:
+            action(to_config(composed))
+        except Exception as error:
+            if sweep:
+                raise
+            failures.append(error)
+
+    before_argv, before_full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [f"acct {command}", *arguments]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing its own traceback; `main` explains
+    try:
+        job()
+    finally:
+        sys.argv = before_argv
+        if before_full is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before_full
+    if failures:
+        raise failures[0]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Where models and data lie: "micro:<folder>" and "tiny:<folder>" names, and data sets that are generated when they are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from acct import debug
+from acct.config.root import Config
+from acct.errors import ModelError
+
+MICRO, TINY = "micro:", "tiny:"
+
+
+def resolve_model(name: str, data_root: Path | str) -> str:
+    """A hub id or local path as it is; an embedded or tiny model as its folder (tiny ones are written under data_root).
+
+    Raises:
+        ModelError: an embedded model whose weights are not there.
+    """
+    if name.startswith(TINY):
+        return str(debug.model_folder(name.removeprefix(TINY), Path(data_root) / "models"))
+    if name.startswith(MICRO):
+        from acct.micro.families import MODELS, model_folder
+
+        family, _, size = name.removeprefix(MICRO).partition("_")
+        folder = model_folder(family, size)
+        if not (folder / "model.safetensors").is_file():
+            present = ", ".join(sorted(path.parent.name for path in MODELS.glob("*/model.safetensors"))) or "none"
+            raise ModelError(f"the embedded model {name!r} has no weights in {folder} (present: {present}). Build them: make micro-models.")
+        return str(folder)
+    return name
+
+
+def resolve_direction(config: Config) -> tuple[str, str]:
+    """Source and target of the configured direction, as something that can be loaded."""
+    return resolve_model(config.direction.source, config.paths.data), resolve_model(config.direction.target, config.paths.data)
+
+
+def micro_rows(config: Config) -> dict[str, int]:
+    """Rows of each split that generated data sets hold: enough for every stage and for evaluation."""
+    stages = (config.training.cartographer, config.training.allocator, config.training.compiler)
+    train = max(stage.examples + stage.held_out for stage in stages)
+    test = max([config.evaluation.examples, *config.evaluation.examples_by_task.values()])
+    return {"train": train, "validation": max(test, 64), "test": test}
+
+
+def ensure_data(config: Config, tasks: Sequence[str], splits: Sequence[str]) -> Path:
+    """The data root; data sets of the invented world are written there when their files are missing or hold too few rows.
+
+    Row i is the same whatever the number of rows is, so a larger file replaces a smaller one without changing what it held.
+
+    Args:
+        tasks, splits: what is about to be read. Only scale=micro and scale=tiny generate anything.
+    """
+    root = Path(config.paths.data)
+    if config.scale not in ("micro", "tiny"):
+        return root
+    from acct.micro.datasets import write_datasets
+
+    wanted = micro_rows(config)
+    missing: dict[str, Mapping[str, int]] = {}
+    for task in tasks:
+        counts = {split: wanted.get(split, wanted["test"]) for split in splits}
+        counts = {split: count for split, count in counts.items() if _rows(root / task / f"{split}.jsonl") < count}
+        if counts:
+            missing[task] = counts
+    if missing:
+        write_datasets(root, missing, config.data.seed)  # type: ignore[arg-type]
+    return root
+
+
+def _rows(path: Path) -> int:
+    """Lines of a file, 0 where there is none."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)

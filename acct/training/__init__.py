@@ -1,0 +1,1 @@
+"""The three training stages and the one loop that they share."""
