@@ -1,8 +1,9 @@
 """From an example to the token ids of its context, query and candidates: one protocol for every method (spec 7; paper F.1).
 
 Protocols
-    completion-v2   contextual tasks. base: [BOS] context "\\n\\n" | query "\\nAnswer: The answer is" (only " The answer is" after an existing
-                    "Answer:"). chat: template up to the user message, context "\\n\\n" | query, end of the user turn, assistant header,
+    completion-v2   contextual tasks.
+                    base: [BOS] context "\\n\\n" | query "\\nAnswer: The answer is" (" The answer is" after an existing "Answer:").
+                    chat: template up to the user message, context "\\n\\n" | query, end of the user turn, assistant header,
                     "Answer: The answer is" as the beginning of the assistant's turn.
     plain-v1        general tasks: [BOS] and the prompt. Where there is query text: context "\\n" | query. Where there is none, the last
                     tokens of the prompt are the query.
@@ -48,7 +49,7 @@ class PromptOptions:
     answer_marker: str = "Answer:"
     context_separator: str = "\n\n"
     plain_separator: str = "\n"
-    query_tokens: int = field(default=1, metadata={"paper": "silent: one token, the least that leaves the rest of the prompt to the context"})
+    query_tokens: int = field(default=1, metadata={"paper": "silent: one token, so that the rest of the prompt is context"})
     max_context_tokens: int | None = field(default=None, metadata={"paper": "silent: no truncation; a limit is recorded per example"})
     truncation_keeps: Literal["head", "tail"] = field(default="head", metadata={"paper": "silent: passages state their topic first"})
     system: str | None = None
@@ -139,9 +140,21 @@ def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: Promp
     answer_ids = _ids(tokenizer, " " + example.answers[0]) if example.answers else ()
     hashed = json.dumps([protocol, style, context_ids, query_ids, candidate_ids, score_from])
     return EncodedExample(
-        id=example.id, task=example.task, kind=example.kind, context_ids=context_ids, query_ids=query_ids,
-        bare_query_ids=head + query_ids, candidate_ids=candidate_ids, score_from=score_from, gold=example.gold, answers=example.answers,
-        answer_ids=answer_ids, protocol=protocol, style=style, dropped_tokens=dropped, truncation_keeps=keeps,
+        id=example.id,
+        task=example.task,
+        kind=example.kind,
+        context_ids=context_ids,
+        query_ids=query_ids,
+        bare_query_ids=head + query_ids,
+        candidate_ids=candidate_ids,
+        score_from=score_from,
+        gold=example.gold,
+        answers=example.answers,
+        answer_ids=answer_ids,
+        protocol=protocol,
+        style=style,
+        dropped_tokens=dropped,
+        truncation_keeps=keeps,
         prompt_hash=hashlib.sha256(hashed.encode()).hexdigest()[:16],
     )
 
@@ -182,9 +195,7 @@ def _plain(example: Example, tokenizer: Any, options: PromptOptions) -> tuple[tu
     if not text.strip():
         raise InputError("the context is empty: expected the prompt up to the scored part, got none.")
     if example.query:
-        context_ids, dropped = _truncated(
-            text, lambda body: bos + _ids(tokenizer, body + options.plain_separator), tokenizer, options
-        )
+        context_ids, dropped = _truncated(text, lambda body: bos + _ids(tokenizer, body + options.plain_separator), tokenizer, options)
         return context_ids, _ids(tokenizer, example.query), dropped
     ids = _ids(tokenizer, text)
     if len(bos) + len(ids) < 2:
@@ -199,9 +210,7 @@ def _plain(example: Example, tokenizer: Any, options: PromptOptions) -> tuple[tu
     return bos + body, query_ids, dropped
 
 
-def _truncated(
-    text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: Any, options: PromptOptions
-) -> tuple[tuple[int, ...], int]:
+def _truncated(text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: Any, options: PromptOptions) -> tuple[tuple[int, ...], int]:
     """`whole(text)`, the text shortened at a token boundary until the ids fit; and how many ids fewer there are."""
     ids = whole(text)
     limit, full = options.max_context_tokens, len(ids)

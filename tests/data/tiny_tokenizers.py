@@ -29,7 +29,9 @@ def _core() -> str:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        vocab_size=400,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
         special_tokens=["<bos>", "<eos>", "<pad>", "<|im_start|>", "<|im_end|>"],
     )
     core.train_from_iterator(TEXTS * 20, trainer)

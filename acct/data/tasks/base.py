@@ -49,8 +49,16 @@ class Task(ABC):
     def choice(self, row: Row, context: str, query: str, candidates: Sequence[str], gold: int, **more: Any) -> Example:
         """An example whose candidates are compared. `gold` must be an index into them."""
         return Example(
-            id=more.get("id", row.id), task=self.name, kind="choice", context=context, query=query, answers=(candidates[gold],),
-            candidates=tuple(candidates), gold=gold, scored_suffix=more.get("scored_suffix"), contextual=self.contextual,
+            id=more.get("id", row.id),
+            task=self.name,
+            kind="choice",
+            context=context,
+            query=query,
+            answers=(candidates[gold],),
+            candidates=tuple(candidates),
+            gold=gold,
+            scored_suffix=more.get("scored_suffix"),
+            contextual=self.contextual,
         )
 
 
@@ -138,7 +146,7 @@ class Row:
 
 
 def as_question(text: str) -> str:
-    """"Question: ...?" for the contextual tasks: the question mark is ensured; a closing full stop gives way to it.
+    """ "Question: ...?" for the contextual tasks: the question mark is ensured; a closing full stop gives way to it.
 
     A cloze sentence (with "_") is left as it is: it asks for its blank, and a question mark would change the sentence.
     """

@@ -19,8 +19,7 @@ from acct.data.tasks.winogrande import WinoGrande
 from acct.errors import UnknownName
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (SearchQA, TriviaQA, BoolQ, Race, WikiHop, PubMedQA, HellaSwag, WinoGrande, MMLU, PIQA, WikiText)
+    task.name: task for task in (SearchQA, TriviaQA, BoolQ, Race, WikiHop, PubMedQA, HellaSwag, WinoGrande, MMLU, PIQA, WikiText)
 }
 
 

@@ -24,6 +24,14 @@ class SearchQA(Task):
         if not context:
             raise fields.error("search_results.snippets", "at least one snippet", fields.optional("search_results.snippets"))
         return Example(
-            id=fields.id, task=self.name, kind="generate", context=context, query=as_question(fields.text("question")),
-            answers=(fields.text("answer").strip(),), candidates=(), gold=None, scored_suffix=None, contextual=True,
+            id=fields.id,
+            task=self.name,
+            kind="generate",
+            context=context,
+            query=as_question(fields.text("question")),
+            answers=(fields.text("answer").strip(),),
+            candidates=(),
+            gold=None,
+            scored_suffix=None,
+            contextual=True,
         )

@@ -43,6 +43,14 @@ class TriviaQA(Task):
         value = fields.text("answer.value").strip()
         aliases = [alias.strip() for alias in fields.texts("answer.aliases") if alias.strip()]
         return Example(
-            id=fields.id, task=self.name, kind="generate", context=context, query=as_question(fields.text("question")),
-            answers=tuple(dict.fromkeys([value, *aliases])), candidates=(), gold=None, scored_suffix=None, contextual=True,
+            id=fields.id,
+            task=self.name,
+            kind="generate",
+            context=context,
+            query=as_question(fields.text("question")),
+            answers=tuple(dict.fromkeys([value, *aliases])),
+            candidates=(),
+            gold=None,
+            scored_suffix=None,
+            contextual=True,
         )

@@ -84,8 +84,16 @@ class WikiText(Task):
 
     def _window(self, name: str, context: str, continuation: str) -> Example:
         return Example(
-            id=name, task=self.name, kind="perplexity", context=context, query="", answers=(), candidates=(continuation,), gold=None,
-            scored_suffix=None, contextual=False,
+            id=name,
+            task=self.name,
+            kind="perplexity",
+            context=context,
+            query="",
+            answers=(),
+            candidates=(continuation,),
+            gold=None,
+            scored_suffix=None,
+            contextual=False,
         )
 
 

@@ -1,0 +1,159 @@
+"""The fixed sample of evaluation examples: ids and content hashes, drawn once from a seed, the same for every direction (spec 8).
+
+The order of a task's sample sorts its ids by SHA-256 of (seed, task, id). It depends neither on the order of the rows nor on any
+library's random generator, and a smaller sample is a prefix of a larger one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from acct.data.examples import Example
+from acct.data.source import unique
+from acct.errors import ArtifactError, DataError
+
+FORMAT = 1
+_NAMED = 5  # changed ids that an error lists
+
+
+def draw(examples: Sequence[Example], count: int | None, seed: int) -> list[Example]:
+    """The first `count` examples (all: None) in the seed's order.
+
+    Raises:
+        DataError: fewer examples than asked for, a count below 1, or an id twice.
+    """
+    unique(list(examples))
+    if count is not None and not 1 <= count <= len(examples):
+        task = examples[0].task if examples else "the task"
+        raise DataError(f"{task}: asked for {count} examples of {len(examples)}. Lower evaluation.examples or supply more rows.")
+
+    def place(example: Example) -> bytes:
+        return hashlib.sha256(f"{seed}\n{example.task}\n{example.id}".encode()).digest()
+
+    return sorted(examples, key=place)[:count]
+
+
+@dataclass(frozen=True)
+class TaskSample:
+    """The sample of one task.
+
+    Attributes:
+        version: the task's. split: the source's name of it. available: examples it was drawn from.
+        ids, hashes: of the sample, in its order; a hash covers the whole content of the example.
+    """
+
+    version: int
+    split: str
+    available: int
+    ids: tuple[str, ...]
+    hashes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.hashes) or len(set(self.ids)) != len(self.ids):
+            raise ArtifactError(f"a sample needs one hash for each id and no id twice, got {len(self.ids)} ids, {len(self.hashes)} hashes.")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The samples of all tasks, drawn from one seed."""
+
+    seed: int
+    tasks: Mapping[str, TaskSample]
+
+    @property
+    def examples(self) -> int:
+        return sum(len(sample.ids) for sample in self.tasks.values())
+
+    def digest(self) -> str:
+        """SHA-256 of the whole content, 64 hex digits: what a run's provenance names."""
+        return hashlib.sha256(_canonical(self.payload()).encode()).hexdigest()
+
+    def payload(self) -> dict[str, Any]:
+        return {"format": FORMAT, "seed": self.seed, "tasks": {name: asdict(sample) for name, sample in sorted(self.tasks.items())}}
+
+    def with_task(self, name: str, version: int, split: str, examples: Sequence[Example], count: int | None) -> Manifest:
+        """The manifest with one task's sample drawn (again)."""
+        drawn = draw(examples, count, self.seed)
+        sample = TaskSample(version, split, len(examples), tuple(e.id for e in drawn), tuple(e.content_hash() for e in drawn))
+        return Manifest(self.seed, {**self.tasks, name: sample})
+
+    def select(self, name: str, version: int, examples: Sequence[Example], count: int | None = None) -> list[Example]:
+        """The task's sample, or its first `count`, out of freshly loaded examples.
+
+        Raises:
+            DataError: the task is not in the manifest, its version differs, an example is gone or its content changed upstream.
+        """
+        if name not in self.tasks:
+            raise DataError(f"the manifest has no sample of {name}; it has {', '.join(sorted(self.tasks)) or 'none'}. Draw it again.")
+        sample = self.tasks[name]
+        if version != sample.version:
+            raise DataError(f"{name}: the manifest was drawn at task version {sample.version}, the code has {version}. Draw it again.")
+        if count is not None and not 1 <= count <= len(sample.ids):
+            raise DataError(f"{name}: asked for {count} examples, the manifest holds {len(sample.ids)}. Draw a larger one.")
+        unique(list(examples))
+        by_id = {example.id: example for example in examples}
+        wanted = list(zip(sample.ids, sample.hashes))[:count]
+        gone = [key for key, _ in wanted if key not in by_id]
+        changed = [key for key, value in wanted if key in by_id and by_id[key].content_hash() != value]
+        if gone or changed:
+            parts = [f"{len(keys)} {word} ({_listed(keys)})" for word, keys in (("gone", gone), ("changed", changed)) if keys]
+            raise DataError(
+                f"{name}: of the manifest's {len(wanted)} examples, {' and '.join(parts)}. The data is not what the manifest was drawn "
+                "from: restore its revision, or draw a new manifest and run every method again."
+            )
+        return [by_id[key] for key, _ in wanted]
+
+    def save(self, path: Path) -> None:
+        """Write JSON, complete or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps({**self.payload(), "digest": self.digest()}, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, path)
+
+    @staticmethod
+    def load(path: Path) -> Manifest:
+        """Read what `save` wrote.
+
+        Raises:
+            ArtifactError: the file is missing, is not a manifest, has another format, or was altered.
+        """
+        path = Path(path)
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ArtifactError(f"{path}: no such manifest. Draw one first.") from error
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{path}: expected a manifest in JSON, but it cannot be read: {error}. Draw it again.") from error
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise ArtifactError(f"{path}: field 'format': expected {FORMAT}, got {_format_of(stored)}. Draw the manifest again.")
+        try:
+            tasks = {
+                name: TaskSample(int(s["version"]), str(s["split"]), int(s["available"]), tuple(s["ids"]), tuple(s["hashes"]))
+                for name, s in stored["tasks"].items()
+            }
+            manifest = Manifest(int(stored["seed"]), tasks)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(f"{path}: a field is missing or of another type ({error}). Draw the manifest again.") from error
+        if stored.get("digest") != manifest.digest():
+            raise ArtifactError(f"{path}: field 'digest' does not fit the content: the file was altered. Draw the manifest again.")
+        return manifest
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _format_of(stored: Any) -> str:
+    return repr(stored.get("format")) if isinstance(stored, dict) else type(stored).__name__
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = len(ids) - _NAMED
+    return ", ".join(ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")
