@@ -12,3 +12,5 @@ UNROTATION = 2e-5  # cos^2 + sin^2 in fp32 on keys of magnitude about 10
 BATCHED_STATES = 2e-5
 REUSED_QUERY = 2e-5
 LOGITS = 5e-5
+# acct.cartographer: fp32 sums in another order (padding, blocks, the float64 twin) on scores of magnitude about 1.
+SCORES = 2e-6
