@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from acct.data.examples import Example, Kind
 from acct.data.template import chat_frame, template_text
+from acct.data.tokens import token_ends
 from acct.errors import ConfigError, InputError
 
 PromptStyle = Literal["chat", "base"]
@@ -216,11 +217,10 @@ def _truncated(text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: An
     limit, full = options.max_context_tokens, len(ids)
     if limit is None or full <= limit:
         return ids, 0
-    body = _ids(tokenizer, text)
-    kept = len(body) - (full - limit)
+    ends = token_ends(text, tokenizer)
+    kept = len(ends) - (full - limit)
     while kept > 0:
-        part = body[:kept] if options.truncation_keeps == "head" else body[len(body) - kept :]
-        ids = whole(tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False).strip("�"))
+        ids = whole(text[: ends[kept - 1]] if options.truncation_keeps == "head" else text[ends[-kept - 1] :])
         if len(ids) <= limit:
             return ids, full - len(ids)
         kept -= len(ids) - limit

@@ -10,7 +10,8 @@ from acct.data.examples import Example
 from acct.data.tasks.base import as_question
 from acct.data.tasks.registry import TASKS, get_task
 from acct.data.tasks.trivia_qa import TriviaQA
-from acct.data.tasks.wikitext import WikiText, token_ends
+from acct.data.tasks.wikitext import WikiText
+from acct.data.tokens import token_ends
 from acct.errors import ConfigError, DataError, UnknownName
 
 from .hub_rows import ROWS

@@ -9,7 +9,8 @@ from typing import Any
 
 from acct.data.examples import Example
 from acct.data.tasks.base import Task
-from acct.errors import ConfigError, InputError
+from acct.data.tokens import token_ends
+from acct.errors import ConfigError
 
 _TITLE = re.compile(r"^\s*= [^=].*[^=] =\s*$")
 
@@ -95,13 +96,3 @@ class WikiText(Task):
             scored_suffix=None,
             contextual=False,
         )
-
-
-def token_ends(text: str, tokenizer: Any) -> list[int]:
-    """Character index just past each token of the text; tokens that share a character (parts of one) have the same end."""
-    if tokenizer is None:
-        return [match.end() for match in re.finditer(r"\S+", text)]
-    if not getattr(tokenizer, "is_fast", False):
-        raise InputError(f"windows need a tokenizer that gives character offsets (a fast one), got {type(tokenizer).__name__}.")
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    return [end for _, end in encoded["offset_mapping"]]
