@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acct.data.examples import Example
@@ -19,7 +19,9 @@ class TriviaQA(Task):
             there are none, the entity pages, "both" takes search results, then entity pages. [ours]
     """
 
-    passages: Literal["first", "search", "entity", "both"] = "first"
+    passages: Literal["first", "search", "entity", "both"] = field(
+        default="first", metadata={"paper": "silent: search results exist for nearly every question of config rc"}
+    )
 
     name = "trivia_qa"
     metric = "f1"
