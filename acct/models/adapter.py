@@ -226,7 +226,7 @@ class ModelAdapter(ABC):
 
                 stack.callback(module.register_forward_hook(hook).remove)
 
-            for index in self._hidden_indices(capture):
+            for index in dict.fromkeys(self._hidden_indices(capture)):
                 record_output(modules[index], ("hidden", index))
             for layer in range(self.geometry.layers):
                 if capture.keys:

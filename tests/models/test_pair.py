@@ -32,8 +32,7 @@ def edit_json(path: Path, **changes: object) -> None:
 
 def edit_tensor(folder: Path, name: str, value: torch.Tensor | None) -> None:
     path = folder / "model.safetensors"
-    tensors = load_file(path)
-    tensors.pop(name)
+    tensors = {key: tensor.clone() for key, tensor in load_file(path).items() if key != name}
     save_file(tensors if value is None else {**tensors, name: value}, path, metadata={"format": "pt"})
 
 
@@ -156,7 +155,8 @@ def test_unknown_family_dtype_and_device(tmp_path: Path) -> None:
 def test_unused_tensors_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = saved(tmp_path)
     path = folder / "model.safetensors"
-    save_file({**load_file(path), "extra": torch.ones(2)}, path, metadata={"format": "pt"})
+    tensors = {key: tensor.clone() for key, tensor in load_file(path).items()}
+    save_file({**tensors, "extra": torch.ones(2)}, path, metadata={"format": "pt"})
     with caplog.at_level(logging.WARNING, "acct"):
         load_model(folder)
     assert "1 tensors that the model does not use, first 'extra'" in caplog.text

@@ -1,0 +1,96 @@
+"""Right-padded batches of [context; query]: checks, joining, and gathers without a loop over rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from acct.errors import InputError, ModelError
+from acct.types import TokenBatch
+
+
+def check_lengths(name: str, ids: Tensor, lengths: Tensor) -> None:
+    """Demand int64 ids [batch, width] and lengths [batch] in [1, width].
+
+    Raises:
+        InputError: naming the row, what it has and what was expected.
+    """
+    if ids.dim() != 2 or lengths.shape != ids.shape[:1] or ids.dtype != torch.int64 or lengths.dtype != torch.int64:
+        raise InputError(
+            f"{name} ids must be int64 [batch, {name}] with int64 lengths [batch], got {ids.dtype} {list(ids.shape)} "
+            f"with {lengths.dtype} {list(lengths.shape)}."
+        )
+    wrong = (lengths < 1) | (lengths > ids.shape[1])
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        length = int(lengths[row])
+        if length < 1:
+            raise InputError(f"row {row} has an empty {name}. Give at least one {name} token.")
+        raise InputError(f"row {row} claims {length} {name} tokens, but the {name} ids are only {ids.shape[1]} wide.")
+
+
+def check_batch(batch: TokenBatch) -> None:
+    """Demand a context and a query in every row; raises InputError like `check_lengths`."""
+    check_lengths("context", batch.context_ids, batch.context_lengths)
+    check_lengths("query", batch.query_ids, batch.query_lengths)
+    if batch.context_ids.shape[0] != batch.query_ids.shape[0]:
+        raise InputError(f"a batch needs as many queries as contexts, got {batch.query_ids.shape[0]} and {batch.context_ids.shape[0]}.")
+
+
+def mask_of(lengths: Tensor, width: int) -> Tensor:
+    """bool [batch, width], true at real tokens."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
+
+
+def join(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """[context; query] without a gap, right-padded with zeros: ids [batch, seq] and lengths [batch]."""
+    lengths = batch.context_lengths + batch.query_lengths
+    place = torch.arange(int(lengths.max()), device=lengths.device).expand(batch.batch, -1)  # [batch, seq]
+    starts = batch.context_lengths[:, None]
+    column = torch.where(place < starts, place, place - starts + batch.context_ids.shape[1])
+    both = torch.cat((batch.context_ids, batch.query_ids), dim=1)
+    ids = both.gather(1, column.clamp(max=both.shape[1] - 1))
+    return ids.masked_fill(place >= lengths[:, None], 0), lengths
+
+
+def query_places(batch: TokenBatch) -> Tensor:
+    """Where each query token lies in the joined row: int64 [batch, query]; padding repeats the row's last token."""
+    offsets = torch.arange(batch.query_ids.shape[1], device=batch.query_ids.device)
+    return batch.context_lengths[:, None] + torch.minimum(offsets, batch.query_lengths[:, None] - 1)
+
+
+def take_context(states: Tensor, batch: TokenBatch) -> Tensor:
+    """The context part of states [batch, ..., seq, dim], zero at padding; contiguous and apart from `states`."""
+    width = batch.context_ids.shape[1]
+    return zero_padding(states[..., :width, :], batch.context_lengths)
+
+
+def take_query(states: Tensor, batch: TokenBatch) -> Tensor:
+    """The query part [batch, ..., query, dim] of states [batch, ..., seq, dim], zero at padding."""
+    places = query_places(batch)
+    between = (1,) * (states.dim() - 3)
+    index = places.view(places.shape[0], *between, -1, 1).expand(*states.shape[:-2], -1, states.shape[-1])
+    return zero_padding(states.gather(-2, index), batch.query_lengths)
+
+
+def zero_padding(states: Tensor, lengths: Tensor) -> Tensor:
+    """states [batch, ..., width, dim] with zeros from each row's length on (what was there is discarded, NaN too)."""
+    mask = mask_of(lengths, states.shape[-2])
+    between = (1,) * (states.dim() - 3)
+    return torch.where(mask.view(mask.shape[0], *between, -1, 1), states, states.new_zeros(()))
+
+
+def require_finite(model: str, **states: Tensor | None) -> None:
+    """Raises ModelError naming the first of the states that holds NaN or Inf, and where. One device synchronisation."""
+    present = {name: tensor for name, tensor in states.items() if tensor is not None}
+    total = torch.stack([tensor.sum(dtype=torch.float32) for tensor in present.values()]).sum()
+    if bool(torch.isfinite(total)):
+        return
+    for name, tensor in present.items():
+        wrong = ~torch.isfinite(tensor)
+        if bool(wrong.any()):
+            index = ", ".join(str(int(i)) for i in wrong.nonzero()[0])
+            raise ModelError(
+                f"the {model} model computed NaN or Inf in {name} at index ({index}), {int(wrong.sum())} of {tensor.numel()} numbers. "
+                "Try dtype=float32, or check the weights."
+            )
