@@ -1,0 +1,232 @@
+"""The Bridge: one affine map of keys and one of values for every target unit, in closed form (spec 4, paper A.2.1).
+
+    K^B = K_S[pi_L, pi_H] A_p^K + b_p^K,   A = (X_c^T X_c + lambda_B I)^{-1} X_c^T Y_c,   b = mean(Y) - A^T mean(X),
+    lambda_B = ridge * d_T / 128
+
+X, Y: pre-RoPE source and native target vectors at the positions of frozen selections. lambda_B acts on sums over rows, not on
+means, and the bias is not penalised. Sums accumulate in float64, centred, batch by batch with Chan's update, so that a large
+common offset costs no digits; all units are solved by one batched Cholesky factorisation in float64; maps are stored in float32.
+A unit without a row gets a zero map and the mean target vector of its layer as bias [ours].
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from acct.compiler.grouped import UnitGroups
+from acct.errors import ConfigError, InputError, SelectionError
+from acct.geometry import PairGeometry
+from acct.selection import gather_native, gather_source
+from acct.types import NativeStates, Selection, SourceStates
+
+logger = logging.getLogger(__name__)
+KINDS = ("keys", "values")
+
+
+class Bridge(nn.Module):
+    """Frozen affine maps [unit, source dim, dim] and biases [unit, dim], for keys and for values. Zero until fitted or loaded."""
+
+    def __init__(self, geometry: PairGeometry) -> None:
+        super().__init__()
+        self.geometry = geometry
+        units, source_dim, dim = geometry.units, geometry.source.head_dim, geometry.target.head_dim
+        for name, shape in (("map", (units, source_dim, dim)), ("bias", (units, dim))):
+            for kind in ("key", "value"):
+                self.register_parameter(f"{kind}_{name}", nn.Parameter(torch.zeros(shape), requires_grad=False))
+
+    def forward(self, states: SourceStates, selection: Selection, groups: UnitGroups | None = None) -> tuple[Tensor, Tensor]:
+        """K^B and V^B at every slot, keys before RoPE.
+
+        Args:
+            states: any dtype; only keys and values at selected positions are read, and cast to the maps' dtype.
+            groups: `UnitGroups.of(selection)`, when it is at hand.
+        Returns:
+            Two [slot, dim] in the selection's packed order.
+        """
+        groups = UnitGroups.of(selection) if groups is None else groups
+        keys, values = (x.to(self.key_map.dtype) for x in gather_source(selection, states, self.geometry))  # [slot, source dim]
+        return (
+            groups.linear([(keys, None, self.key_map)], self.key_bias),
+            groups.linear([(values, None, self.value_map)], self.value_bias),
+        )
+
+
+class BridgeStatistics:
+    """n, means and centred sums of products of every unit, float64, for keys and values.
+
+    Attributes:
+        rows: float64 [unit]. source_mean [kind, unit, source dim], target_mean [kind, unit, dim]; kind = keys, values.
+        source_products X_c^T X_c [kind, unit, source dim, source dim], cross_products X_c^T Y_c [kind, unit, source dim, dim],
+        target_squares diag(Y_c^T Y_c) [kind, unit, dim].
+    """
+
+    def __init__(self, geometry: PairGeometry, device: torch.device | str = "cpu") -> None:
+        self.geometry = geometry
+        units, source_dim, dim = geometry.units, geometry.source.head_dim, geometry.target.head_dim
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.rows = zeros(units)
+        self.source_mean, self.target_mean = zeros(2, units, source_dim), zeros(2, units, dim)
+        self.source_products, self.cross_products = zeros(2, units, source_dim, source_dim), zeros(2, units, source_dim, dim)
+        self.target_squares = zeros(2, units, dim)
+
+    @torch.no_grad()
+    def add(self, states: SourceStates, selection: Selection, native: NativeStates) -> None:
+        """Add the selected positions of one batch.
+
+        Raises:
+            InputError: a selected key or value is NaN or Inf; nothing was added then.
+            SelectionError: states of another batch or pair.
+        """
+        if native.context_keys_pre.shape[-1] != self.geometry.target.head_dim or states.keys_pre.shape[-1] != self.geometry.source.head_dim:
+            raise SelectionError(
+                f"head widths {states.keys_pre.shape[-1]} -> {native.context_keys_pre.shape[-1]} do not fit the pair's "
+                f"{self.geometry.source.head_dim} -> {self.geometry.target.head_dim}. Read both from the models of this direction."
+            )
+        pairs = list(zip(gather_source(selection, states, self.geometry), gather_native(selection, native)))
+        for kind, (source, target) in zip(KINDS, pairs):
+            for side, vectors in (("source", source), ("native target", target)):
+                if not bool(torch.isfinite(vectors).all()):
+                    raise InputError(
+                        f"the {side} {kind} at {int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} selected slots are NaN or "
+                        f"Inf; the Bridge needs finite states. Check the model's weights and its dtype (float16 overflows)."
+                    )
+        device = self.rows.device
+        for block in UnitGroups.of(selection).blocks:
+            mask = block.valid.to(device)[..., None]  # [group, width, 1]
+            rows = mask.sum(1).to(torch.float64)  # [group, 1]
+            sums = []
+            for source, target in pairs:
+                x, y = (v[block.index].to(device, torch.float64) for v in (source, target))  # [group, width, dim]
+                x_mean, y_mean = (v.mul(mask).sum(1) / rows for v in (x, y))
+                x, y = (x - x_mean[:, None]).mul_(mask), (y - y_mean[:, None]).mul_(mask)
+                sums.append((x_mean, y_mean, x.mT @ x, x.mT @ y, y.square().sum(1)))
+            self._merge(block.units.to(device), rows[:, 0], *(torch.stack(parts) for parts in zip(*sums)))
+
+    def merge(self, other: BridgeStatistics) -> None:
+        """Add what another accumulation of the same pair has seen (another process, another part of the data)."""
+        every = torch.arange(len(self.rows), device=self.rows.device)
+        self._merge(every, *(t.to(self.rows.device) for t in other._tensors()))
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return (self.rows, self.source_mean, self.target_mean, self.source_products, self.cross_products, self.target_squares)
+
+    def _merge(self, units: Tensor, rows: Tensor, x_mean: Tensor, y_mean: Tensor, xx: Tensor, xy: Tensor, yy: Tensor) -> None:
+        """Chan, Golub, LeVeque: M = M_a + M_b + delta delta^T n_a n_b / (n_a + n_b)."""
+        before = self.rows[units]
+        total = before + rows
+        share = rows / total.clamp(min=1)  # [group]
+        dx, dy = x_mean - self.source_mean[:, units], y_mean - self.target_mean[:, units]  # [kind, group, dim]
+        weighted = dx * (before * share)[:, None]
+        self.source_products[:, units] += xx + weighted[..., None] * dx[..., None, :]
+        self.cross_products[:, units] += xy + weighted[..., None] * dy[..., None, :]
+        self.target_squares[:, units] += yy + dy.square() * (before * share)[:, None]
+        self.source_mean[:, units] += dx * share[:, None]
+        self.target_mean[:, units] += dy * share[:, None]
+        self.rows[units] = total
+
+    def solve(self, ridge: float = 1e-2, dtype: torch.dtype = torch.float32) -> Bridge:
+        """Fit the maps of all units.
+
+        Args:
+            ridge: lambda_B at head width 128; scaled by d_T / 128. At 0 every unit's source covariance must be regular.
+            dtype: of the stored maps.
+        Raises:
+            ConfigError: a unit's system is singular.
+        """
+        dim = self.geometry.target.head_dim
+        identity = torch.eye(self.source_products.shape[-1], dtype=torch.float64, device=self.rows.device)
+        empty = self.rows == 0
+        system = self.source_products + (ridge * dim / 128 + empty.to(torch.float64)[:, None, None]) * identity
+        factor, info = torch.linalg.cholesky_ex(system)
+        if bool(info.any()):
+            kind, unit = info.nonzero()[0].tolist()
+            layer, head = divmod(unit, self.geometry.target.kv_heads)
+            raise ConfigError(
+                f"the Bridge of the {KINDS[kind]} of unit (layer {layer}, head {head}) is singular at ridge {ridge:g} with "
+                f"{int(self.rows[unit])} rows for {len(identity)} features. Raise compiler.ridge or fit on more examples."
+            )
+        maps = torch.cholesky_solve(self.cross_products, factor)  # [kind, unit, source dim, dim]
+        bias = self.target_mean - (self.source_mean[..., None, :] @ maps).squeeze(-2)
+        if bool(empty.any()):
+            logger.warning("%d of %d units have no selected position: zero map, mean of their layer as bias", int(empty.sum()), len(empty))
+            weights = self.rows.view(self.geometry.target.layers, -1, 1)
+            by_layer = self.target_mean.view(2, *weights.shape[:2], dim)
+            mean = (by_layer * weights).sum(2, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
+            bias = torch.where(empty[:, None], mean.expand_as(by_layer).reshape_as(bias), bias)
+        bridge = Bridge(self.geometry).to(self.rows.device, dtype)
+        with torch.no_grad():
+            bridge.key_map.copy_(maps[0]), bridge.value_map.copy_(maps[1])
+            bridge.key_bias.copy_(bias[0]), bridge.value_bias.copy_(bias[1])
+        return bridge
+
+
+@torch.no_grad()
+def held_out_r2(bridge: Bridge, statistics: BridgeStatistics) -> tuple[Tensor, Tensor]:
+    """R2 of keys and of values for every unit: 1 - sum of squared errors / sum of squares about the mean, over rows and dims.
+
+    Args:
+        statistics: accumulated over examples that the Bridge was not fitted on (over its own: the in-sample R2).
+    Returns:
+        Two float64 [unit], at most 1, at most 0 when nothing is explained; NaN for a unit of fewer than two rows.
+    """
+    scores = []
+    for kind, (fitted_map, bias) in enumerate(((bridge.key_map, bridge.key_bias), (bridge.value_map, bridge.value_bias))):
+        maps = fitted_map.to(statistics.rows.device, torch.float64)
+        shift = statistics.target_mean[kind] - (statistics.source_mean[kind][:, None] @ maps)[:, 0] - bias.to(maps)
+        quadratic = (maps * (statistics.source_products[kind] @ maps)).sum((1, 2))
+        explained = 2 * (maps * statistics.cross_products[kind]).sum((1, 2)) - quadratic
+        total = statistics.target_squares[kind].sum(-1)
+        errors = total - explained + statistics.rows * shift.square().sum(-1)
+        scores.append(torch.where((statistics.rows > 1) & (total > 0), 1 - errors / total, torch.nan))
+    return scores[0], scores[1]
+
+
+@dataclass(frozen=True)
+class BridgeReport:
+    """How well a Bridge is determined and how well it predicts.
+
+    Attributes:
+        rows: float64 [unit]. parameters_per_row: float64 [unit], (d_S + 1) / rows: regression coefficients of one output per row.
+        keys, values: held-out R2, float64 [unit].
+    """
+
+    rows: Tensor
+    parameters_per_row: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def by_layer(self, layers: int) -> list[dict[str, float]]:
+        """Mean held-out R2 of each target layer, as plain numbers."""
+        keys, values = (r2.view(layers, -1).nanmean(1).tolist() for r2 in (self.keys, self.values))
+        return [{"layer": layer, "keys": keys[layer], "values": values[layer]} for layer in range(layers)]
+
+
+def report(bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics, warn_above: float = 0.2) -> BridgeReport:
+    """Log rows, parameters / rows and held-out R2 of a fit, and warn when parameters / rows exceeds `warn_above`.
+
+    Args:
+        fitted, held_out: statistics of the fitted and of other examples. warn_above: raise it to silence the warning.
+    """
+    keys, values = held_out_r2(bridge, held_out)
+    ratio = (bridge.geometry.source.head_dim + 1) / fitted.rows
+    summary = BridgeReport(fitted.rows.clone(), ratio, keys, values)
+    logger.info(
+        "Bridge: %d to %d rows for a unit, parameters / rows at most %.3f, held-out R2 of keys %.3f, of values %.3f (means over units)",
+        int(fitted.rows.min()), int(fitted.rows.max()), float(ratio.max()), float(keys.nanmean()), float(values.nanmean()),
+    )  # fmt: skip
+    if float(ratio.max()) > warn_above:
+        unit = int(ratio.argmax())
+        layer, head = divmod(unit, bridge.geometry.target.kv_heads)
+        logger.warning(
+            "Bridge: unit (layer %d, head %d) has %d rows for %d coefficients of each output (parameters / rows %.2f, above "
+            "warn_above=%.2f): expect it to overfit. Fit on more examples or raise compiler.ridge.",
+            layer, head, int(fitted.rows[unit]), bridge.geometry.source.head_dim + 1, float(ratio[unit]), warn_above,
+        )  # fmt: skip
+    return summary

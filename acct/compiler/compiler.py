@@ -1,0 +1,101 @@
+"""The Compiler: Bridge + residual -> target keys and values at the selected positions (spec 4, paper A.2).
+
+It runs in its own precision (float32) whatever the models' dtype, reads no query state, and starts exactly at the Bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from acct.compiler.bridge import Bridge
+from acct.compiler.grouped import UnitGroups
+from acct.compiler.residual import Residual
+from acct.errors import InputError, InterfaceError, ModelError
+from acct.selection import batch_index, unit_index
+from acct.types import Selection, SourceStates, SparseKV
+
+if TYPE_CHECKING:
+    from acct.models.adapter import ModelAdapter
+
+
+class Compiler(nn.Module):
+    """K^ = K^B + dK, V^ = V^B + dV.
+
+    Attributes:
+        bridge: fitted and frozen. residual: trained from zero, or None for the Bridge alone.
+        mapper: names this Compiler in the identity of what it compiles.
+    """
+
+    def __init__(self, bridge: Bridge, residual: Residual | None = None, mapper: str = "acct-compiler") -> None:
+        super().__init__()
+        self.bridge = bridge
+        self.residual = residual
+        self.mapper = mapper
+
+    def forward(self, states: SourceStates, selection: Selection, use_residual: bool = True) -> SparseKV:
+        """Compile the selected slots of a batch.
+
+        Args:
+            states: of the source, any dtype, on the Compiler's device. selection: of the target's units.
+            use_residual: False leaves the correction out (Bridge-only).
+        Returns:
+            Keys before RoPE and values [slot, dim]; see `rotate_kv`. The identity says that they are transferred, from what and how.
+        Raises:
+            InputError: the source states at the selection hold NaN or Inf. ModelError: the Compiler's weights do, or its output overflows.
+        """
+        with torch.autocast(states.keys_pre.device.type, enabled=False):
+            groups = UnitGroups.of(selection)
+            keys, values = self.bridge(states, selection, groups)
+            if self.residual is not None and use_residual:
+                key_correction, value_correction = self.residual(states, selection, groups)
+                keys, values = keys + key_correction, values + value_correction
+        self._check(keys, values, states, selection)
+        identity = {f"source.{name}": value for name, value in states.identity.items()}
+        return SparseKV(selection, keys, values, False, {"kind": "transferred", "mapper": self.mapper, **identity})
+
+    def trainable_parameters(self) -> Iterator[nn.Parameter]:
+        """The residual's parameters; the Bridge is never trained."""
+        return (parameter for parameter in self.parameters() if parameter.requires_grad)
+
+    def _check(self, keys: Tensor, values: Tensor, states: SourceStates, selection: Selection) -> None:
+        if bool(torch.isfinite(keys.detach().sum() + values.detach().sum())):
+            return
+        bad = ~(torch.isfinite(keys) & torch.isfinite(values)).all(-1)  # [slot]
+        where = "its sum overflows"
+        if bool(bad.any()):
+            slot = int(bad.nonzero()[0])
+            layer, head = divmod(int(unit_index(selection)[slot]), selection.heads)
+            where = (
+                f"NaN or Inf at {int(bad.sum())} of {len(bad)} slots, the first at position {int(selection.positions[slot])} of "
+                f"unit (layer {layer}, head {head}) of example {int(batch_index(selection)[slot])}"
+            )
+        for name in ("context_hidden", "taps", "keys_pre", "values"):
+            if not bool(torch.isfinite(getattr(states, name)).all()):
+                raise InputError(f"compiled keys and values must be finite: {where}. The source's {name} already hold NaN or Inf.")
+        for name, parameter in self.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise ModelError(f"compiled keys and values must be finite: {where}. The Compiler's weight {name} holds NaN or Inf.")
+        raise ModelError(
+            f"compiled keys and values must be finite: {where}, though states and weights are finite. The states are too large for "
+            f"{keys.dtype}: try compiler.input_norm=rms or check the source."
+        )
+
+
+def rotate_kv(adapter: ModelAdapter, kv: SparseKV, total_lengths: Tensor | None = None) -> SparseKV:
+    """The same slots with keys rotated by the target's RoPE at their original positions.
+
+    Args:
+        total_lengths: int64 [batch], tokens of each whole sequence; matters for "dynamic" RoPE only. None takes the contexts' lengths.
+    Raises:
+        InterfaceError: the keys carry a rotation already.
+    """
+    if kv.rotated:
+        raise InterfaceError("these keys are rotated already; rotate the Compiler's output once, before mounting.")
+    selection = kv.selection
+    totals = (selection.context_lengths if total_lengths is None else total_lengths)[batch_index(selection)]  # [slot]
+    return replace(kv, keys=adapter.rotate(kv.keys, selection.positions, totals), rotated=True)

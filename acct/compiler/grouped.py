@@ -1,0 +1,119 @@
+"""Packed slots grouped by target unit, so that per-unit maps are a few batched matrix products (spec 4, paper F.2).
+
+Units differ in how many slots they have, and the paper pads all of them to the longest. Here units of similar counts share one
+padded block instead, so that at most about `waste` of the places are padding whatever the Allocator does; a unit without a slot
+is in no block. Computed once for a selection and shared by the Bridge's keys, its values and the residual's readout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acct.selection import unit_index
+from acct.types import Selection
+
+
+@dataclass(frozen=True)
+class UnitBlock:
+    """Some units, their slots padded to the longest of them.
+
+    Attributes:
+        units: int64 [group], ascending. every: whether these are all units, in order.
+        index: int64 [group, width], the slot at each place; the unit's first slot at padding.
+        valid: bool [group, width].
+    """
+
+    units: Tensor
+    every: bool
+    index: Tensor
+    valid: Tensor
+
+
+@dataclass(frozen=True)
+class UnitGroups:
+    """All slots of a selection by unit.
+
+    Attributes:
+        blocks: disjoint; together every unit that has a slot.
+        place: int64 [slot], where each slot lies in the concatenation of the blocks' places.
+        counts: int64 [unit], slots of each unit in the whole batch.
+    """
+
+    blocks: tuple[UnitBlock, ...]
+    place: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, selection: Selection, waste: float = 0.25, largest: int = 1 << 20) -> UnitGroups:
+        """Group the slots of `selection`.
+
+        Args:
+            waste: units join a block while their count is at least (1 - waste) of its longest; 1 puts all units into one block.
+            largest: most places of a block, so that long contexts need no huge intermediate; one unit may exceed it.
+        """
+        unit = unit_index(selection)  # [slot]
+        counts = selection.counts.sum(0)  # [unit]
+        order = unit.argsort(stable=True)  # [slot], slots by unit
+        starts = counts.cumsum(0) - counts
+        place = torch.empty_like(order)
+        blocks: list[UnitBlock] = []
+        places = 0
+        base = torch.zeros_like(counts)  # first place of each unit
+        for members, width in _blocks(counts.tolist(), waste, largest):
+            units = torch.tensor(members, device=unit.device)
+            along = torch.arange(width, device=unit.device)
+            valid = along < counts[units, None]
+            index = order[starts[units, None] + along.masked_fill(~valid, 0)]
+            base[units] = places + width * torch.arange(len(members), device=unit.device)
+            blocks.append(UnitBlock(units, len(members) == selection.units, index, valid))
+            places += valid.numel()
+        unit_in_order = unit[order]
+        place[order] = base[unit_in_order] + torch.arange(len(order), device=unit.device) - starts[unit_in_order]
+        return cls(tuple(blocks), place, counts)
+
+    def linear(self, terms: Sequence[tuple[Tensor, Tensor | None, Tensor]], bias: Tensor | None = None) -> Tensor:
+        """Sum over terms of x @ W_p, and b_p, at every slot of every unit p.
+
+        Args:
+            terms: (x, row, weight): x [row, in]; row int64 [slot], the row of x that each slot reads, or None when x is [slot, in];
+                weight [unit, in, out]. x must be finite; rows and units may repeat and be missing.
+            bias: [unit, out].
+        Returns:
+            [slot, out] in the packed order.
+        """
+        results = []
+        for block in self.blocks:
+            value = None if bias is None else _of_units(bias, block)[:, None]  # [group, 1, out]
+            for x, row, weight in terms:
+                where = block.index if row is None else row[block.index]
+                grouped = x.index_select(0, where.reshape(-1)).view(*where.shape, x.shape[-1])  # [group, width, in]
+                weights = _of_units(weight, block)
+                value = torch.bmm(grouped, weights) if value is None else torch.baddbmm(value, grouped, weights)
+            assert value is not None, "a grouped map needs a term"
+            results.append(value.flatten(0, 1))
+        if not results:
+            return terms[0][2].new_zeros(0, terms[0][2].shape[-1])
+        return torch.cat(results).index_select(0, self.place)
+
+
+def _of_units(per_unit: Tensor, block: UnitBlock) -> Tensor:
+    return per_unit if block.every else per_unit.index_select(0, block.units)
+
+
+def _blocks(counts: list[int], waste: float, largest: int) -> Iterator[tuple[list[int], int]]:
+    """Units of each block, ascending, and the block's width."""
+    members: list[int] = []
+    width = 0
+    for unit in sorted((p for p, count in enumerate(counts) if count), key=lambda p: -counts[p]):
+        if members and (counts[unit] < (1 - waste) * width or (len(members) + 1) * width > largest):
+            yield sorted(members), width
+            members = []
+        if not members:
+            width = counts[unit]
+        members.append(unit)
+    if members:
+        yield sorted(members), width
