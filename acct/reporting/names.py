@@ -1,0 +1,33 @@
+"""How tasks, methods and directions are written and ordered in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+TASKS: dict[str, str] = {
+    "search_qa": "SearchQA", "trivia_qa": "TriviaQA", "boolq": "BoolQ", "race": "RACE", "wiki_hop": "WikiHop", "pubmed_qa": "PubMedQA",
+    "hellaswag": "HellaSwag", "winogrande": "WinoGrande", "mmlu": "MMLU", "piqa": "PIQA", "wikitext": "WikiText2",
+}  # fmt: skip
+METHODS: dict[str, str] = {
+    "target_full": "Target Full", "acct": "ACCT", "source_full": "Source Full", "no_context": "No context", "native_kv": "Native KV",
+    "random": "Random", "bridge_only": "Bridge-only", "zeros": "Zeros", "noise": "Noise", "wrong_document": "Wrong document",
+    "raw_source": "Raw source",
+}  # fmt: skip
+CONTROLS = ("zeros", "noise", "wrong_document", "raw_source")
+METRICS = {"f1": "F1", "accuracy": "Acc.", "perplexity": "PPL"}
+
+
+def in_order(found: Iterable[str], known: Mapping[str, str]) -> list[str]:
+    """Known names in their own order, then the others in alphabetical order."""
+    found = set(found)
+    return [name for name in known if name in found] + sorted(found - set(known))
+
+
+def label(name: str, known: Mapping[str, str]) -> str:
+    """The written form of a name; an unknown one as it is, with blanks."""
+    return known.get(name, name.replace("_", " "))
+
+
+def direction_label(name: str) -> str:
+    """`micro_qwen3_small_to_large` as "micro qwen3 small → large"."""
+    return name.replace("_to_", " → ").replace("_", " ")

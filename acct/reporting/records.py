@@ -1,0 +1,222 @@
+"""Per-example records: their columns, and loading them from run folders that say what they are (spec 8).
+
+An evaluation folder holds `records.parquet`, `configuration.json` (what the records were computed from) and `provenance.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from acct.errors import ArtifactError
+from acct.training.files import write_bytes
+
+RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "provenance.json"
+FOLDER = "evaluation"
+
+SCHEMA: dict[str, str] = {
+    "direction": "str",  # name of the directed pair
+    "task": "str",
+    "version": "int64",  # of the task: raised with every change of prompt or scoring
+    "metric": "str",  # f1, accuracy, perplexity
+    "contextual": "bool",  # the task brings a passage of its own
+    "method": "str",
+    "example": "str",  # id, the same for every direction
+    "prompt_hash": "str",
+    "prediction": "str",  # generated text, or the chosen candidate's number; empty for perplexity
+    "score": "float64",  # F1 or accuracy in [0, 1]; perplexity of the example
+    "nll_sum": "float64",  # NLL of the gold candidate or the continuation, in nats; NaN where nothing was scored
+    "tokens": "int64",  # scored or generated tokens
+    "context_tokens": "int64",  # N of what is mounted or read
+    "mounted_bytes": "int64",  # measured, the example's share of its batch
+    "budget_bytes": "int64",  # 2 P k d bytes per number
+    "dropped_tokens": "int64",  # context tokens lost to truncation
+}
+METRICS = ("f1", "accuracy", "perplexity")
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of several directions, and what each was computed from.
+
+    Attributes:
+        frame: columns of SCHEMA. configurations: by direction. provenance: by direction.
+    """
+
+    frame: pd.DataFrame
+    configurations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def directions(self) -> list[str]:
+        return list(self.configurations) or list(dict.fromkeys(self.frame["direction"]))
+
+    def only(self, **columns: str) -> pd.DataFrame:
+        """Rows whose columns have the given values."""
+        frame = self.frame
+        for name, value in columns.items():
+            frame = frame[frame[name] == value]
+        return frame
+
+
+def as_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame of SCHEMA's columns and types.
+
+    Raises:
+        ArtifactError: a column is missing or has values of another type.
+    """
+    frame = pd.DataFrame(list(rows), columns=None if rows else list(SCHEMA))
+    missing = [name for name in SCHEMA if name not in frame.columns]
+    if missing:
+        raise ArtifactError(f"records lack the column(s) {', '.join(missing)}; expected {', '.join(SCHEMA)}.")
+    try:
+        typed = {name: frame[name].astype(kind if kind != "str" else object) for name, kind in SCHEMA.items()}
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"records hold a value of another type than the schema's: {error}.") from error
+    return pd.DataFrame(typed)
+
+
+def write_records(frame: pd.DataFrame, path: Path | str) -> None:
+    """Write a Parquet file, whole or not at all."""
+    import io
+
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False, compression="zstd")
+    write_bytes(path, buffer.getvalue())
+
+
+def read_records(folder: Path | str) -> Records:
+    """Records of one evaluation folder, checked.
+
+    Raises:
+        ArtifactError: no provenance, no configuration, no rows, more than one direction, a row twice, or a score outside its range.
+    """
+    folder = Path(folder)
+    for name, meaning in ((PROVENANCE, "how it was made"), (CONFIGURATION, "what it was computed from"), (RECORDS, "its records")):
+        if not (folder / name).is_file():
+            raise ArtifactError(
+                f"{folder} lacks {name}, {meaning}: it does not enter a table. Run `acct evaluate` to its end, or remove it."
+            )
+    configuration, provenance = (_json(folder / name) for name in (CONFIGURATION, PROVENANCE))
+    try:
+        frame = as_frame(pd.read_parquet(folder / RECORDS).to_dict("records"))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{folder / RECORDS} is not a readable Parquet file: {error}. Evaluate again.") from error
+    where = folder / RECORDS
+    if frame.empty:
+        raise ArtifactError(f"{where} holds no records. Evaluate again, or remove the folder.")
+    directions = sorted(frame["direction"].unique())
+    direction = str(configuration.get("direction", ""))
+    if directions != [direction]:
+        raise ArtifactError(f"{where} mixes configurations: direction is {', '.join(directions)}, {CONFIGURATION} says {direction!r}.")
+    for column in ("version", "metric", "contextual"):
+        mixed = frame.groupby("task")[column].nunique()
+        if (mixed > 1).any():
+            task = mixed.index[mixed > 1][0]
+            values = sorted(map(str, frame[frame["task"] == task][column].unique()))
+            raise ArtifactError(f"{where} mixes configurations: {column} of {task} is {' and '.join(values)}. Empty it and evaluate again.")
+    repeated = frame.duplicated(["task", "method", "example"])
+    if repeated.any():
+        row = frame[repeated].iloc[0]
+        raise ArtifactError(f"{where} holds {row['method']} on {row['example']} more than once.")
+    unknown = sorted(set(frame["metric"]) - set(METRICS))
+    if unknown:
+        raise ArtifactError(f"{where}: unknown metric {unknown[0]!r}; known: {', '.join(METRICS)}.")
+    fractions = frame[frame["metric"] != "perplexity"]
+    bad = fractions[~fractions["score"].between(0, 1)]
+    measured = frame[frame["metric"] == "perplexity"]
+    broken = measured[~np.isfinite(measured["nll_sum"]) | (measured["tokens"] < 1)]
+    for rows in (bad, broken):
+        if len(rows):
+            row = rows.iloc[0]
+            values = f"score {row['score']} and NLL {row['nll_sum']}"
+            raise ArtifactError(f"{where}: {row['method']} on {row['example']} has {values}, which is out of range. Evaluate again.")
+    return Records(frame, {direction: configuration}, {direction: provenance})
+
+
+def load_records(
+    results_root: Path | str, scale: str, variant: str = "", retention: float | None = None, methods: Sequence[str] = ()
+) -> Records:
+    """Records of every run folder of a scale whose configuration has this variant and retention.
+
+    Args:
+        results_root, scale: <results_root>/<scale>/<run>/evaluation are read, in the order of their names.
+        variant: "" for runs without one. retention: None takes the only one there is.
+        methods: rows that every direction must have.
+    Raises:
+        ArtifactError: nothing to read, a folder that `read_records` refuses, two runs of one direction, mixed budgets or task versions,
+            different examples of a task, or a missing row.
+    """
+    root = Path(results_root) / scale
+    folders = sorted(root.glob(f"*/{FOLDER}"))
+    if not folders:
+        raise ArtifactError(f"{root} holds no evaluated run (no <run>/{FOLDER} in it). Run `acct evaluate` first.")
+    loaded = [(folder, read_records(folder)) for folder in folders]
+    kept: dict[str, tuple[Path, Records]] = {}
+    for folder, records in loaded:
+        (direction, configuration), = records.configurations.items()
+        other = configuration.get("variant", "") != variant or (retention is not None and configuration.get("retention") != retention)
+        if other or configuration.get("shortened"):
+            continue
+        if direction in kept:
+            budget = configuration.get("retention")
+            raise ArtifactError(f"{folder} and {kept[direction][0]} both hold {direction} at retention {budget}. Remove one.")
+        kept[direction] = (folder, records)
+    if not kept:
+        raise ArtifactError(f"{root} holds no run of variant {variant!r} and retention {retention}; shortened runs do not count.")
+    _agree(kept)
+    for folder, records in kept.values():
+        missing = [name for name in methods if name not in set(records.frame["method"])]
+        if missing:
+            raise ArtifactError(f"{folder} lacks the row(s) of {', '.join(missing)}. Evaluate these methods: the records there are kept.")
+    frame = pd.concat([records.frame for _, records in kept.values()], ignore_index=True)
+    joined = Records(frame)
+    for _, records in kept.values():
+        joined.configurations.update(records.configurations)
+        joined.provenance.update(records.provenance)
+    return joined
+
+
+def _agree(kept: dict[str, tuple[Path, Records]]) -> None:
+    """Raise where runs of one table were computed under different settings or on different examples."""
+    shared = ("retention", "tail_tokens", "max_new_tokens", "seed")
+    first_folder, first = next(iter(kept.values()))
+    base = next(iter(first.configurations.values()))
+    versions: dict[str, tuple[int, str]] = {}
+    samples: dict[str, tuple[frozenset[str], str]] = {}
+    for direction, (folder, records) in kept.items():
+        configuration = records.configurations[direction]
+        for name in shared:
+            if configuration.get(name) != base.get(name):
+                raise ArtifactError(
+                    f"mixed configurations: {name} is {base.get(name)} in {first_folder} and {configuration.get(name)} in {folder}. "
+                    "A table compares runs of one setting."
+                )
+        for task, rows in records.frame.groupby("task"):
+            version = int(rows["version"].iloc[0])
+            known, where = versions.setdefault(str(task), (version, direction))
+            if version != known:
+                raise ArtifactError(f"mixed configurations: {task} is version {known} in {where}, {version} in {direction}. Run both again.")
+            ids = frozenset(rows["example"])
+            expected, where = samples.setdefault(str(task), (ids, direction))
+            if ids != expected:
+                raise ArtifactError(
+                    f"mixed configurations: {task} has {len(expected)} examples in {where} and {len(ids)} in {direction}, "
+                    f"{len(ids ^ expected)} of them not shared. Every direction answers the same examples: evaluate again."
+                )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not JSON: {error}. Evaluate again.") from error
+    if not isinstance(value, dict):
+        raise ArtifactError(f"{path} must hold an object, got {type(value).__name__}. Evaluate again.")
+    return value

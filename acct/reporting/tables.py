@@ -1,0 +1,168 @@
+"""Tables as values: one function for each; `render` writes them (spec 8).
+
+A table is a pure function of records. Nothing in it is typed by hand: bold, Relative and means are computed; what was not run is a dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from acct.reporting.figures import REFERENCE, Figure, Sheet, lower_is_better
+from acct.reporting.intervals import Interval
+from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, label
+
+DASH = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed number.
+
+    Attributes:
+        interval: NaN value for what was not run. decimals: digits after the point. bold: an improvement over Target Full.
+        factor: multiplies value and bounds before printing (100 for ratios shown in percent).
+    """
+
+    interval: Interval
+    decimals: int = 1
+    bold: bool = False
+    factor: float = 1.0
+
+    @property
+    def defined(self) -> bool:
+        return bool(np.isfinite(self.interval.value))
+
+    def number(self) -> str:
+        return f"{self.interval.value * self.factor:.{self.decimals}f}" if self.defined else DASH
+
+    def bounds(self) -> str:
+        """The interval as "[lower, upper]", empty where it is undefined."""
+        lower, upper = (bound * self.factor for bound in (self.interval.lower, self.interval.upper))
+        return f"[{lower:.{self.decimals}f}, {upper:.{self.decimals}f}]" if np.isfinite([lower, upper]).all() else ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A titled grid: `columns` are the heads of the cells, `rows` pairs of a label and its cells."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, grids, notes, and the figures behind them for the CSV."""
+
+    name: str
+    caption: str
+    blocks: tuple[Block, ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+    provenance: str = ""
+
+
+NOTHING = Cell(Interval(float("nan"), float("nan"), float("nan")))
+
+
+def task_columns(sheet: Sheet) -> tuple[str, ...]:
+    """Heads of the task columns, with their metric."""
+    return tuple(f"{label(task, TASKS)} ({METRICS[sheet.metric[task]]})" for task in sheet.tasks)
+
+
+def figure_cell(sheet: Sheet, direction: str, task: str, method: str) -> Cell:
+    """A figure; bold where the method improves on Target Full."""
+    figure = sheet.figure(direction, task, method)
+    if figure is None:
+        return NOTHING
+    full = sheet.sampled(direction, task, REFERENCE)
+    better = full is not None and method != REFERENCE and (
+        figure.figure.value < full.value if lower_is_better(figure.metric) else figure.figure.value > full.value
+    )  # fmt: skip
+    return Cell(figure.figure, 2 if lower_is_better(figure.metric) else 1, better)
+
+
+def method_rows(sheet: Sheet, direction: str, methods: Sequence[str]) -> list[tuple[str, tuple[Cell, ...]]]:
+    """One row of figures for each method."""
+    return [(label(m, METHODS), tuple(figure_cell(sheet, direction, task, m) for task in sheet.tasks)) for m in methods]
+
+
+def ratio_rows(sheet: Sheet, direction: str, methods: Sequence[str]) -> list[tuple[str, tuple[Cell, ...]]]:
+    """Relative and gap closed of each method, in percent."""
+    rows = []
+    for method in methods:
+        figures = [sheet.figure(direction, task, method) for task in sheet.tasks]
+        for name, pick in (("Relative", "relative"), ("gap closed", "gap")):
+            cells = tuple(NOTHING if figure is None else Cell(getattr(figure, pick), factor=100.0) for figure in figures)
+            rows.append((f"{label(method, METHODS)}, {name} (%)", cells))
+    return rows
+
+
+def mean_block(sheet: Sheet, methods: Sequence[str]) -> Block:
+    """Mean Relative over directions, per task and method, in percent."""
+    rows = tuple(
+        (label(m, METHODS), tuple(Cell(sheet.interval(sheet.mean_relative(task, m)), factor=100.0) for task in sheet.tasks))
+        for m in methods
+        if m != REFERENCE
+    )
+    return Block(f"Mean Relative over {len(sheet.directions)} direction(s) (%)", task_columns(sheet), rows)
+
+
+def table1(sheet: Sheet) -> Table:
+    """Direction x task x method, Relative and gap closed of ACCT, and the mean Relative over directions."""
+    columns = task_columns(sheet)
+    blocks = [
+        Block(
+            direction_label(direction), columns,
+            (*method_rows(sheet, direction, sheet.methods), *ratio_rows(sheet, direction, ["acct"] if "acct" in sheet.methods else [])),
+        )
+        for direction in sheet.directions
+    ]  # fmt: skip
+    share = {round(1 / float(c["retention"]), 2) for c in sheet.records.configurations.values() if c.get("retention")}
+    compression = f" at {share.pop():g}x compression" if len(share) == 1 else ""
+    caption = (
+        f"Task performance of ACCT{compression} against Target Full. F1 and accuracy in percent, perplexity lower is better; "
+        f"{100 * sheet.bootstrap.confidence:g}% paired bootstrap intervals over examples. Bold: better than Target Full. "
+        "Relative is method / Target Full, and Target Full / method for perplexity. Gap closed is (method - Source Full) / "
+        "(Target Full - Source Full)."
+    )
+    return Table("table1", caption, (*blocks, mean_block(sheet, sheet.methods)), tuple(sheet.all()))
+
+
+def budget_table(sheets: dict[float, Sheet]) -> Table:
+    """Table 2: ACCT under several retentions, each trained apart; by direction, with Target Full as the reference.
+
+    Args:
+        sheets: by retention, 1.0 for no compression.
+    """
+    first = next(iter(sheets.values()))
+    blocks = []
+    for direction in dict.fromkeys(d for sheet in sheets.values() for d in sheet.directions):
+        rows = []
+        for number, (retention, sheet) in enumerate(sorted(sheets.items(), reverse=True)):
+            if number == 0:
+                rows.append(("Target Full", tuple(figure_cell(sheet, direction, task, REFERENCE) for task in first.tasks)))
+            rows.append((f"ACCT {1 / retention:g}x", tuple(figure_cell(sheet, direction, task, "acct") for task in first.tasks)))
+        blocks.append(Block(direction_label(direction), task_columns(first), tuple(rows)))
+    figures = tuple(figure for sheet in sheets.values() for figure in sheet.all())
+    return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), figures)
+
+
+def ablation_table(sheet: Sheet, retrained: dict[str, Sheet]) -> Table:
+    """Table 3: parts of the method replaced.
+
+    Args:
+        sheet: runs without a variant: Target Full, ACCT, Bridge-only, Native KV, and the Random that is not retrained.
+        retrained: by row label, the runs of a variant whose `acct` is that row (Random, Uniform).
+    """
+    blocks = []
+    for direction in sheet.directions:
+        rows = method_rows(sheet, direction, [m for m in (REFERENCE, "acct", "native_kv", "bridge_only", "random") if m in sheet.methods])
+        for name, other in retrained.items():
+            rows.append((f"{name}, retrained", tuple(figure_cell(other, direction, task, "acct") for task in sheet.tasks)))
+        blocks.append(Block(direction_label(direction), task_columns(sheet), tuple(rows)))
+    figures = tuple(figure for one in (sheet, *retrained.values()) for figure in one.all())
+    return Table("table3", "Component ablations and state controls.", tuple(blocks), figures)

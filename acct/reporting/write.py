@@ -1,0 +1,118 @@
+"""Records in, tables out: `write_tables(results_root, scale)` is a pure function of what lies in the run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from acct.errors import ArtifactError
+from acct.reporting.figures import Sheet
+from acct.reporting.intervals import Bootstrap
+from acct.reporting.records import Records, load_records
+from acct.reporting.render import latex, long_csv, markdown
+from acct.reporting.summary import Criteria, findings
+from acct.reporting.tables import Table, table1
+from acct.reporting.validity import judge
+from acct.training.files import hash_json, write_text
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `write_tables` made: files, the table, its sheet, and the lines that a command prints."""
+
+    files: tuple[Path, ...]
+    table: Table
+    sheet: Sheet
+    lines: tuple[str, ...]
+
+
+def provenance_line(records: Records) -> str:
+    """One line that says what a table was computed from; no path, no time: equal records give an equal line."""
+
+    def values(*names: str) -> list[Any]:
+        found = []
+        for provenance in records.provenance.values():
+            value: Any = provenance
+            for name in names:
+                value = value.get(name) if isinstance(value, dict) else None
+            found.append(value)
+        return list(dict.fromkeys(found))
+
+    commits = ", ".join(str(commit)[:12] for commit in values("commit"))
+    dirty = " (with local changes)" if any(values("dirty")) else ""
+    versions = "; ".join(f"{name} {'/'.join(map(str, values('versions', name)))}" for name in ("torch", "transformers"))
+    digest = hash_json(records.frame.astype(object).where(records.frame.notna(), None).to_dict("records"))[:16]
+    hardware = "/".join(map(str, values("processor")))
+    return (
+        f"Provenance: commit {commits}{dirty}; {versions}; {hardware}; {len(records.directions)} direction(s), "
+        f"{len(records.frame)} records, sha256 {digest}"
+    )
+
+
+def build_table1(records: Records, bootstrap: Bootstrap | None = None, criteria: Criteria | None = None, margin: float = 0.1) -> Table:
+    """Table 1 with its summary, validity and provenance as notes."""
+    sheet = Sheet(records, bootstrap)
+    notes = ["## Summary", "", *(f"- {finding.line()}" for finding in findings(sheet, criteria))]
+    notes += ["", "## Validity", "", *(f"- {line.strip()}" for line in judge(sheet, margin=margin).lines())]
+    return replace(table1(sheet), notes=tuple(notes), provenance=provenance_line(records))
+
+
+def write_tables(
+    results_root: Path | str,
+    scale: str,
+    *,
+    folder: Path | str | None = None,
+    retention: float | None = 0.25,
+    variant: str = "",
+    methods: Sequence[str] = ("target_full",),
+    bootstrap: Bootstrap | None = None,
+    criteria: Criteria | None = None,
+    control_margin: float = 0.1,
+    figures: bool = False,
+) -> Written:
+    """Write table1.{md,csv,tex} and table1.json (the provenance) from the records of a scale.
+
+    Args:
+        results_root, scale: <results_root>/<scale>/<run>/evaluation is read. folder: None for <results_root>/<scale>/tables.
+        retention, variant: which runs; the paper's Table 1 is 4x and no variant. methods: rows that must be there.
+        figures: also charts into <results_root>/<scale>/figures; needs matplotlib.
+    Raises:
+        ArtifactError: a folder that `load_records` refuses; nothing is written then.
+    """
+    records = load_records(results_root, scale, variant, retention, methods)
+    table = build_table1(records, bootstrap, criteria, control_margin)
+    sheet = Sheet(records, bootstrap)
+    folder = Path(folder) if folder is not None else Path(results_root) / scale / "tables"
+    texts = {
+        f"{table.name}.md": markdown(table), f"{table.name}.tex": latex(table), f"{table.name}.csv": long_csv(table),
+        f"{table.name}.json": json.dumps(
+            {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}, indent=2, sort_keys=True
+        ) + "\n",
+    }  # fmt: skip
+    files = []
+    for name, text in texts.items():
+        write_text(folder / name, text)
+        files.append(folder / name)
+    if figures:
+        from acct.reporting.plots import plot_relative
+
+        files += plot_relative(sheet, Path(results_root) / scale / "figures")
+    lines = [finding.line() for finding in findings(sheet, criteria)] + judge(sheet, margin=control_margin).lines()
+    return Written(tuple(files), table, sheet, tuple(lines))
+
+
+def write_appendix(written: Written, appendix: Path | str, name: str) -> list[Path]:
+    """Copy the rendered table into the tracked folder of tables, as <name>.{md,csv,tex}."""
+    appendix = Path(appendix)
+    copies = []
+    for file in written.files:
+        if file.stem != written.table.name or file.suffix not in (".md", ".csv", ".tex"):
+            continue
+        if not file.is_file():
+            raise ArtifactError(f"{file} is gone since it was written. Render the tables again.")
+        write_text(appendix / f"{name}{file.suffix}", file.read_text(encoding="utf-8"))
+        copies.append(appendix / f"{name}{file.suffix}")
+    return copies
