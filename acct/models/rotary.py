@@ -78,13 +78,13 @@ class Rotary:
 
     def rotate(self, x: Tensor, positions: Tensor, total_lengths: Tensor | int | None = None) -> Tensor:
         """x [..., seq, dim] before RoPE, rotated to int64 positions that broadcast to [..., seq]; the dtype of x is kept."""
-        cos, sin = self.cos_sin(positions, x.dtype, total_lengths)
+        cos, sin = self.cos_sin(positions.to(x.device), x.dtype, total_lengths)
         return x * cos + half(x) * sin
 
     def unrotate(self, x: Tensor, positions: Tensor, total_lengths: Tensor | int | None = None) -> Tensor:
         """The inverse of `rotate`, computed in fp32: to about 1e-6 of |x| in fp32, only to bf16's own rounding in bf16."""
         wide = x.float()
-        cos, sin = self.cos_sin(positions, torch.float32, total_lengths)
+        cos, sin = self.cos_sin(positions.to(x.device), torch.float32, total_lengths)
         return ((wide * cos - half(wide) * sin) / self.scaling**2).to(x.dtype)
 
     @contextmanager
