@@ -21,7 +21,7 @@ SIZES: dict[str, dict[str, int]] = {
     "source": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8),
     "target": dict(hidden_size=72, intermediate_size=64, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3, head_dim=12),
 }
-ROWS = {"train": 64, "validation": 8, "test": 8}
+
 
 
 def build_model(family: str, size: str, vocabulary: int, special: dict[str, int | None], seed: int = 0) -> Any:

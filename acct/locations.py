@@ -40,9 +40,10 @@ def resolve_direction(config: Config) -> tuple[str, str]:
 def micro_rows(config: Config) -> dict[str, int]:
     """Rows of each split that generated data sets hold: enough for every stage and for evaluation."""
     stages = (config.training.cartographer, config.training.allocator, config.training.compiler)
-    train = max(stage.examples + stage.held_out for stage in stages)
-    test = max([config.evaluation.examples, *config.evaluation.examples_by_task.values()])
-    return {"train": train, "validation": max(test, 64), "test": test}
+    train = max(config.data.generated, *(stage.examples for stage in stages))
+    validation = max(64, *(stage.held_out for stage in stages))
+    test = max([64, config.evaluation.examples, *config.evaluation.examples_by_task.values()])
+    return {"train": train, "validation": validation, "test": test}
 
 
 def ensure_data(config: Config, tasks: Sequence[str], splits: Sequence[str]) -> Path:
@@ -61,7 +62,8 @@ def ensure_data(config: Config, tasks: Sequence[str], splits: Sequence[str]) -> 
     wanted = micro_rows(config)
     missing: dict[str, Mapping[str, int]] = {}
     for task in tasks:
-        counts = {split: wanted.get(split, wanted["test"]) for split in splits}
+        names = ["test" if split == "evaluation" else split for split in splits]
+        counts = {name: wanted.get(name, wanted["test"]) for name in names}
         counts = {split: count for split, count in counts.items() if _rows(root / task / f"{split}.jsonl") < count}
         if counts:
             missing[task] = counts

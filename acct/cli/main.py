@@ -7,6 +7,7 @@ fault of ours.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -77,7 +78,18 @@ def run(command: str, arguments: list[str]) -> int:
         return 0
     from acct.cli import commands
 
+    arguments = [quoted(argument) for argument in arguments]
     return compose_and_call(command, arguments, getattr(commands, command))
+
+
+def quoted(argument: str) -> str:
+    """`context=` and `query=` with their text quoted for Hydra's grammar, which gives commas, colons and quotes a meaning."""
+    name, sign, text = argument.partition("=")
+    if name not in ("context", "query") or not sign or text[:1] in ("'", '"'):
+        return argument
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", text)
+    escaped = re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped)
+    return f"{name}='{escaped.replace('${', chr(92) + '${')}'"
 
 
 def compose_and_call(command: str, arguments: list[str], action: Callable[..., object]) -> int:

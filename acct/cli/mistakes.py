@@ -25,6 +25,7 @@ def _close(name: str, known: Sequence[str]) -> str:
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     last = name.rsplit(".", 1)[-1]
     matches += [other for other in known if other.rsplit(".", 1)[-1] == last and other not in matches][:3]
+    matches = list(dict.fromkeys(matches))[:3]
     return f" Did you mean {' or '.join(matches)}?" if matches else ""
 
 

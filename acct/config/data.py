@@ -20,13 +20,21 @@ class DataConfig:
     """Training examples.
 
     Attributes:
-        dataset, split: the data set that supplies them, under paths.data.
+        dataset, split: the data set that supplies them. held_out_split: what is only measured while training.
+        source: "folder" reads paths.data, "hub" the model hub's data sets (extra `data`).
+        generated: rows of a generated training split (scale=micro, tiny), so that a stage's size does not change the manifest.
         seed: draws the manifest; the first examples of a larger one are a smaller one.
     """
 
     dataset: str = "search_qa"
     split: str = "train"
+    held_out_split: str = "validation"
+    source: str = "folder"
+    generated: int = 2048
     seed: int = silent(0, "draws the fixed manifest of examples", "8")
+
+    def __post_init__(self) -> None:
+        check_choice("data.source", self.source, ("folder", "hub"))
 
 
 @dataclass
@@ -59,27 +67,40 @@ class EvaluationConfig:
 
     Attributes:
         tasks, methods: rows and columns of Table 1. examples: of every task; examples_by_task overrides single ones.
-        max_new_tokens: longest generated answer. split: which part of each data set is scored.
+        max_new_tokens: longest generated answer. restart: throw away records of another configuration instead of refusing.
+        figures: `acct tables` also draws charts (extra `report`). split: what is scored; "evaluation" is the
+            source's own choice (test in a folder).
         resamples, confidence: paired bootstrap over examples. check_tokens, check_tolerance: the interface check.
     """
 
     tasks: list[str] = field(default_factory=lambda: list(TASKS))
     methods: list[str] = field(default_factory=lambda: list(METHODS))
-    split: str = "test"
+    split: str = "evaluation"
     examples: int = 1000
     examples_by_task: dict[str, int] = field(default_factory=dict)
     batch: int = silent(16, "changes speed only", "8")
     max_new_tokens: int = silent(32, "longest answer that is generated", "8")
-    general_context: str = silent("prompt", "tasks without a passage: the prompt up to the scored part is the context", "8")
-    resamples: int = silent(2000, "bootstrap resamples", "8")
+    reduction: str = silent("mean", "candidates are compared by mean token NLL, so that long ones are not punished", "8")
+    cut_newline: bool = silent(True, "an answer ends at the first line break: a base model goes on with a next question", "8")
+    cut_sentence: bool = silent(True, "an answer ends with its sentence, which the cue begins", "8")
+    trivia_qa_passages: str = silent("first", "search results, and entity pages where there are none", "8")
+    wikitext_window_tokens: int = silent(256, "the test split of WikiText-2 gives 500 windows with room to spare", "8")
+    wikitext_context_tokens: int = silent(192, "three quarters of a window are read, one quarter is scored", "8")
+    wikitext_separate_articles: bool = silent(True, "no window mixes two articles", "8")
+    restart: bool = False
+    figures: bool = False
+    resamples: int = silent(10_000, "bootstrap resamples", "8")
     confidence: float = 0.95
     seed: int = silent(0, "manifest, bootstrap, random selections and noise", "8")
+    check_examples: int = 4
     check_tokens: int = 4
     check_tolerance: float = 0.05
     control_margin: float = silent(0.1, "a control this close to the method, as a fraction of it, marks the run invalid", "8")
 
     def __post_init__(self) -> None:
         check_range("evaluation.examples", self.examples, 1, float("inf"))
+        check_choice("evaluation.reduction", self.reduction, ("mean", "sum"))
+        check_choice("evaluation.trivia_qa_passages", self.trivia_qa_passages, ("first", "search", "entity", "both"))
         check_range("evaluation.batch", self.batch, 1, float("inf"))
         check_range("evaluation.max_new_tokens", self.max_new_tokens, 1, float("inf"))
         check_range("evaluation.resamples", self.resamples, 1, float("inf"))

@@ -16,15 +16,15 @@ class CartographerConfig:
 
     Attributes:
         ranking: "learned", or "random" for the ablation row Random (no scores, a seeded order for each unit).
-        model_width, attention_width: w_M and d_M; null follows the preset. embedding_width: c_M.
+        model_width, attention_width, embedding_width: w_M, d_M, c_M; null follows the preset.
         block: units scored at once, null for all; bounds the memory of the scores' inner product.
         limit: C_M, most parameters allowed.
     """
 
     ranking: str = "learned"
-    model_width: int | None = None
-    attention_width: int | None = None
-    embedding_width: int = silent(32, "c_M of the preset", "6")
+    model_width: int | None = silent(None, "w_M of the capacity preset, ceil_32(mean hidden width / 8)", "6")
+    attention_width: int | None = silent(None, "d_M of the capacity preset, ceil_32(w_M / 4)", "6")
+    embedding_width: int | None = silent(None, "c_M of the capacity preset, 32", "6")
     query_slots: int = 4
     dropout: float = silent(0.0, "the text says only that dropout is used in training; none is needed at these sizes", "2")
     position_frequencies: int = silent(4, "phi_i: i/N, (N-1-i)/N and sin, cos of 2^k pi i/N for k below this", "2")
@@ -73,12 +73,18 @@ class CompilerConfig:
     """
 
     residual: bool = True
-    width: int | None = None
-    feed_forward_width: int | None = None
-    depth: int | None = None
-    latents: int | None = None
+    width: int | None = silent(None, "w_W of the capacity preset, ceil_32(mean hidden width / 8)", "6")
+    feed_forward_width: int | None = silent(None, "f_W of the capacity preset, ceil_32(8 w_W / 3)", "6")
+    depth: int | None = silent(None, "D of the capacity preset, 2 (3 from a hidden width of 5120)", "6")
+    latents: int | None = silent(None, "m_W of the capacity preset, 64", "6")
     head_width: int = 32
+    input_norm: str = silent("none", "raw states enter W_E; rms divides each by its root mean square first", "4")
+    input_bias: bool = silent(False, "no biases but zeta_p", "4")
+    memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
+    latent_std: float = silent(1.0, "latents start at unit scale", "4")
+    norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     ridge: float = 1e-2
+    warn_above: float = silent(0.2, "parameters / rows of the Bridge above which a warning tells of overfitting", "4")
     limit: int = 256_000_000
     key_direction: float = 1.0
     key_scale: float = 1e-4
@@ -92,5 +98,6 @@ class CompilerConfig:
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
+        check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))
         check_range("compiler.attention_positions", self.attention_positions, 1, float("inf"))
         check_range("compiler.behaviour_positions", self.behaviour_positions, 1, float("inf"))

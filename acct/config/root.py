@@ -15,9 +15,9 @@ import acct
 from acct.config.budget import BudgetConfig
 from acct.config.data import DataConfig, EvaluationConfig, PromptsConfig
 from acct.config.direction import DirectionConfig
-from acct.config.fields import check_choice
+from acct.config.fields import check_choice, check_range
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
-from acct.config.runtime import GenerateConfig, PathsConfig, RuntimeConfig, TrackerConfig
+from acct.config.runtime import PathsConfig, RuntimeConfig, TrackerConfig
 from acct.config.supervision import SupervisionConfig
 from acct.config.training import STAGES, TrainingConfig
 from acct.errors import ConfigError
@@ -30,12 +30,14 @@ class Config:
     Attributes:
         scale: "micro" (embedded families, one CPU), "paper" (the paper's sizes) or "tiny" (random models, seconds).
         stage: what `acct train` runs: one stage, or all of them in order.
-        directions: directions of a table; empty for the one of `direction`.
+        context, query: of `acct generate`, as text or as @file. max_new_tokens: longest answer of `acct generate`.
     """
 
     scale: str = "micro"
     stage: str = "all"
-    directions: list[str] = field(default_factory=list)
+    context: str = ""
+    query: str = ""
+    max_new_tokens: int = 32
     direction: DirectionConfig = field(default_factory=DirectionConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     cartographer: CartographerConfig = field(default_factory=CartographerConfig)
@@ -49,10 +51,10 @@ class Config:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
-    generate: GenerateConfig = field(default_factory=GenerateConfig)
 
     def __post_init__(self) -> None:
         check_choice("stage", self.stage, (*STAGES, "all"))
+        check_range("max_new_tokens", self.max_new_tokens, 1, float("inf"))
 
 
 def _variant(retention: float, variant: str) -> str:

@@ -37,12 +37,14 @@ class PathsConfig:
     Attributes:
         results: root of everything written. run: this run's folder. data: root of the data sets.
         variant: appended to the run folder's name; an ablation that retrains gets one of its own.
+        reuse: another run's folder, whose finished stages are copied where they were built from the same inputs; "" for none.
         tables: where rendered tables go.
     """
 
     results: str = "results"
     variant: str = ""
     run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant}}"
+    reuse: str = ""
     data: str = "data"
     tables: str = "${paths.results}/${scale}/tables"
 
@@ -63,19 +65,3 @@ class TrackerConfig:
     def __post_init__(self) -> None:
         check_choice("tracker.kind", self.kind, ("none", "wandb", "tensorboard"))
         check_choice("tracker.mode", self.mode, ("offline", "online", "disabled"))
-
-
-@dataclass
-class GenerateConfig:
-    """Input of `acct generate`: text, or @file to read it from a file.
-
-    Attributes:
-        context, query: the text. max_new_tokens: longest answer. raw_query: the query is used as it is, without the answer cue.
-    """
-
-    context: str = ""
-    query: str = ""
-    max_new_tokens: int = 32
-
-    def __post_init__(self) -> None:
-        check_range("generate.max_new_tokens", self.max_new_tokens, 1, float("inf"))

@@ -17,7 +17,8 @@ class StageConfig:
         examples: first examples of the training manifest. held_out: further examples that are only measured.
         epochs: passes over them. batch: examples of one step, all processes together.
         warmup: fraction of the steps with a linearly rising rate. schedule: what follows, "constant" or "cosine" (to zero).
-        clip: largest gradient norm.
+        clip: largest gradient norm. regroup: batches are drawn anew in every epoch; false keeps their members and shuffles their order
+            only, so that frozen states of a batch can be kept in memory (training.cache_gigabytes).
     """
 
     examples: int = 5000
@@ -31,6 +32,7 @@ class StageConfig:
     warmup: float = silent(0.05, "the text says short and linear", "5")
     schedule: str = silent("constant", "the text names no decay", "5")
     clip: float = 1.0
+    regroup: bool = silent(True, "the text says nothing of batches", "5")
     seed: int = silent(0, "order of the examples, sampled layers and pairs, initial weights", "5")
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class TrainingConfig:
     cache_gigabytes: float = 0.0
     cartographer: StageConfig = field(default_factory=StageConfig)
     allocator: StageConfig = field(default_factory=lambda: StageConfig(learning_rate=0.05))
-    compiler: StageConfig = field(default_factory=lambda: StageConfig(examples=500, epochs=4))
+    compiler: StageConfig = field(default_factory=lambda: StageConfig(examples=500, epochs=4, regroup=False))
 
     def __post_init__(self) -> None:
         check_range("training.checkpoint_steps", self.checkpoint_steps, 1, float("inf"))

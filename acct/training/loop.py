@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import torch
@@ -56,22 +55,22 @@ class FitReport:
         return self.examples / self.seconds if self.seconds > 0 else 0.0
 
 
-def batches(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[list[int]]:
+def batches(lengths: Sequence[int], batch: int, seed: int, epoch: int, regroup: bool = True) -> list[list[int]]:
     """The batches of one epoch: a seeded order in which the examples of a batch have similar lengths.
 
     Args:
-        lengths: tokens of each example. batch: examples of one step.
+        lengths: tokens of each example. batch: examples of one step. regroup: False keeps the members of batches in all epochs.
     Returns:
         ceil(len / batch) lists of indices; every index once.
     """
-    draw = random.Random(f"{seed} {epoch}")
+    draw = random.Random(f"{seed} {epoch if regroup else 'all'}")
     order = list(range(len(lengths)))
     draw.shuffle(order)
     found = []
     for start in range(0, len(order), batch * POOL):
         pool = sorted(order[start : start + batch * POOL], key=lambda index: lengths[index])
         found += [pool[i : i + batch] for i in range(0, len(pool), batch)]
-    draw.shuffle(found)
+    random.Random(f"{seed} {epoch} order").shuffle(found)
     return found
 
 
@@ -165,7 +164,7 @@ def fit(
     order: list[list[int]] = []
     module.train()
     passed, rest = divmod(start, per_epoch)
-    done = passed * len(lengths) + sum(map(len, batches(lengths, settings.batch, settings.seed, passed)[:rest]))
+    done = passed * len(lengths) + sum(map(len, batches(lengths, settings.batch, settings.seed, passed, settings.regroup)[:rest]))
 
     def save(finished: int) -> None:
         nonlocal saved_at, saved_step
@@ -179,7 +178,7 @@ def fit(
         for step in range(start, steps):
             epoch, place = divmod(step, per_epoch)
             if place == 0 or not order:
-                order = batches(lengths, settings.batch, settings.seed, epoch)
+                order = batches(lengths, settings.batch, settings.seed, epoch, settings.regroup)
             terms = _step(module, optimizer, loss, order[place], step, steps, settings, parallel, stop)
             stopping = terms.pop("stop") > 0
             if not math.isfinite(terms["loss"]):
@@ -241,8 +240,3 @@ def _sum_terms(terms: Terms, weight: float, module: nn.Module, parallel: Paralle
     extra = torch.tensor([terms.get("loss", 0.0) * weight, float(stop)])
     summed = parallel.sum_gradients(module, extra)
     return {**terms, "loss": float(summed[0]), "stop": float(summed[1])}
-
-
-def stage_checkpoint(run: Path, name: str, identity: dict[str, object]) -> Checkpoint:
-    """The checkpoint of a stage in a run folder."""
-    return Checkpoint(run / name / "checkpoint", identity)

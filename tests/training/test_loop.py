@@ -52,6 +52,11 @@ def test_epochs_differ_in_order():
     assert batches(range(40), 4, 0, 0) != batches(range(40), 4, 0, 1)
 
 
+def test_without_regrouping_epochs_share_their_batches():
+    first, second = batches(range(40), 4, 0, 0, regroup=False), batches(range(40), 4, 0, 1, regroup=False)
+    assert first != second and sorted(first) == sorted(second)
+
+
 def test_rate_rises_linearly_then_stays_or_falls_to_zero():
     assert [rate_factor(s, 100, 0.04, "constant") for s in (0, 1, 3, 4, 99)] == [0.25, 0.5, 1.0, 1.0, 1.0]
     assert rate_factor(4, 100, 0.04, "cosine") == 1.0

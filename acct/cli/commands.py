@@ -1,0 +1,75 @@
+"""One plain function for each command: it takes the configuration and calls the package."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from acct.config.root import Config
+from acct.errors import InputError
+
+
+def _log() -> None:
+    """Messages of the library on standard error; done by commands, never by an import."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    for noisy in ("httpx", "urllib3", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def train(config: Config) -> None:
+    """`acct train`: the stages that `stage` names."""
+    _log()
+    from acct.training.run import train as run
+
+    run(config)
+
+
+def evaluate(config: Config) -> None:
+    """`acct evaluate`: records of every method and task of one direction."""
+    _log()
+    from acct.cli.evaluation import evaluate_direction
+
+    print("\n".join(evaluate_direction(config).lines()))
+
+
+def tables(config: Config) -> None:
+    """`acct tables`: tables from the records of a scale."""
+    _log()
+    from acct.cli.evaluation import tables_of_scale
+
+    print("\n".join(tables_of_scale(config)))
+
+
+def check(config: Config) -> None:
+    """`acct check`: the interface check on the first held-out examples (spec 7)."""
+    _log()
+    from acct.training.check import check_direction
+
+    print(check_direction(config))
+
+
+def generate(config: Config) -> None:
+    """`acct generate context=@file query=...`: the target answers from transferred states."""
+    _log()
+    from acct.transfer import ContextTransfer
+
+    context, query = text_of(config.context, "context"), text_of(config.query, "query")
+    transfer = ContextTransfer.from_config(config)
+    print(transfer.generate(transfer.read(context), query, config.max_new_tokens))
+
+
+def text_of(value: str, name: str) -> str:
+    """The text itself, or the content of the file after "@".
+
+    Raises:
+        InputError: nothing given, or a file that cannot be read.
+    """
+    if value.startswith("@"):
+        path = Path(value[1:]).expanduser()
+        try:
+            value = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{name}=@{path} cannot be read as text: {getattr(error, 'strerror', None) or error}.") from error
+    if not value.strip():
+        raise InputError(f"{name} is empty. Give {name}='some text', or {name}=@file.")
+    return value

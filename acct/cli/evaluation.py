@@ -1,0 +1,84 @@
+"""From a configuration to the arguments of evaluation and tables; no arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from acct.config.root import Config
+from acct.evaluation.metrics import AnswerCleaning
+from acct.evaluation.report import EvaluationReport
+from acct.evaluation.run import EvaluationOptions, run_evaluation
+from acct.evaluation.samples import load_samples
+from acct.evaluation.scoring import ScoringRules
+from acct.locations import ensure_data
+from acct.reporting.intervals import Bootstrap
+from acct.reporting.records import FOLDER
+from acct.reporting.write import write_tables
+from acct.training.modules import load_interface
+from acct.training.session import data_source, load_configured_pair, prompt_options, style_of
+
+
+def bootstrap_of(config: Config) -> Bootstrap:
+    """How intervals are drawn."""
+    evaluation = config.evaluation
+    return Bootstrap(evaluation.resamples, evaluation.confidence, evaluation.seed)
+
+
+def options_of(config: Config) -> EvaluationOptions:
+    """The harness's options."""
+    evaluation = config.evaluation
+    return EvaluationOptions(
+        methods=tuple(evaluation.methods),
+        batch=evaluation.batch,
+        seed=evaluation.seed,
+        scoring=ScoringRules(
+            evaluation.max_new_tokens, AnswerCleaning(evaluation.cut_newline, evaluation.cut_sentence), evaluation.reduction
+        ),
+        check_examples=evaluation.check_examples,
+        check_tokens=evaluation.check_tokens,
+        check_tolerance=evaluation.check_tolerance,
+        bootstrap=bootstrap_of(config),
+        control_margin=evaluation.control_margin,
+        shortened=config.scale == "tiny",
+    )
+
+
+def evaluate_direction(config: Config) -> EvaluationReport:
+    """Score the run folder's interface, and the rows beside it, on every configured task.
+
+    Raises:
+        ArtifactError: a stage has not finished. InterfaceError: the interface check fails; nothing is scored then.
+    """
+    evaluation = config.evaluation
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+    ensure_data(config, evaluation.tasks, [evaluation.split])
+    pair = load_configured_pair(config)
+    interface = load_interface(config, pair)
+    samples = load_samples(
+        data_source(config), evaluation.tasks, pair.tokenizer, split=evaluation.split, count=evaluation.examples,
+        counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),
+        fields={
+            "trivia_qa": {"passages": evaluation.trivia_qa_passages},
+            "wikitext": {
+                "window_tokens": evaluation.wikitext_window_tokens, "context_tokens": evaluation.wikitext_context_tokens,
+                "separate_articles": evaluation.wikitext_separate_articles,
+            },
+        },
+    )  # fmt: skip
+    return run_evaluation(
+        config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
+        configuration={"runtime.dtype": config.runtime.dtype}, restart=evaluation.restart,
+        progress_seconds=config.runtime.progress_seconds,
+    )  # fmt: skip
+
+
+def tables_of_scale(config: Config) -> list[str]:
+    """Write the tables of a scale from its records; returns what to print."""
+    written = write_tables(
+        config.paths.results, config.scale, folder=config.paths.tables, retention=config.budget.retention, variant=config.paths.variant,
+        bootstrap=bootstrap_of(config), control_margin=config.evaluation.control_margin, figures=config.evaluation.figures,
+    )  # fmt: skip
+    return [*written.lines, *(f"wrote {path}" for path in written.files)]

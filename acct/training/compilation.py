@@ -1,0 +1,225 @@
+"""Third stage: the Bridge in closed form, then the residual from zero under the five-term loss (spec 4, 5; paper B.3).
+
+A step costs one source forward over the context, one native target forward over [c; q], the Compiler, and the query's tokens mounted
+twice. All but the Compiler and the student's query pass depend on frozen models and frozen selections only: with
+`training.compiler.regroup=false` batches keep their members, and what fits into `training.cache_gigabytes` is computed once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acct.cache import extend, mounted
+from acct.compiler.bridge import Bridge, BridgeStatistics, report
+from acct.compiler.compiler import Compiler, rotate_kv
+from acct.compiler.grouped import UnitGroups
+from acct.compiler.residual import Residual
+from acct.losses.compilation import (
+    AttentionTeacher,
+    CompilationWeights,
+    attention,
+    attention_teacher,
+    behaviour,
+    key_direction,
+    key_scale,
+    last_rows,
+    slot_weights,
+    value,
+)
+from acct.native import read_native
+from acct.progress import Progress
+from acct.selection import gather_native
+from acct.source import read_context
+from acct.training.loop import Terms
+from acct.training.selections import FrozenSelections, batches_of
+from acct.training.session import Examples, Session
+from acct.types import NativeStates, Selection, SourceStates, SparseKV, TokenBatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FrozenBatch:
+    """What a step needs of the frozen models for one batch.
+
+    Attributes:
+        selection, groups: frozen. states: hidden states and taps only (keys and values are cut off). bridge_keys, bridge_values,
+        native_keys, native_values: pre-RoPE [slot, dim]. totals: int64 [batch], N + Q.
+        teacher_attention: for L_attn, None when its weight is 0. teacher_logits: [batch, row, vocabulary] at the last query positions
+        with the native states mounted, None when the behaviour weight is 0. query_ids [batch, query], query_lengths [batch].
+    """
+
+    selection: Selection
+    groups: UnitGroups
+    states: SourceStates
+    bridge_keys: Tensor
+    bridge_values: Tensor
+    native_keys: Tensor
+    native_values: Tensor
+    totals: Tensor
+    teacher_attention: AttentionTeacher | None
+    teacher_logits: Tensor | None
+    query_ids: Tensor
+    query_lengths: Tensor
+
+    def bytes(self) -> int:
+        """Memory of its tensors."""
+        held = [getattr(self, name) for name in ("bridge_keys", "bridge_values", "native_keys", "native_values")]
+        held += [self.states.context_hidden, self.states.taps]
+        held += [] if self.teacher_logits is None else [self.teacher_logits]
+        held += [t for t in vars(self.teacher_attention).values() if isinstance(t, Tensor)] if self.teacher_attention is not None else []
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+class CompilationTask:
+    """The loss over batches of one list of examples.
+
+    Args:
+        bridge: fitted. residual: trained in place. cache_bytes: memory for frozen batches that come again.
+    """
+
+    def __init__(
+        self, session: Session, examples: Examples, selections: FrozenSelections, bridge: Bridge, residual: Residual, cache_bytes: float = 0
+    ):
+        self.session, self.examples, self.selections = session, examples, selections
+        self.bridge, self.residual = bridge, residual
+        self.settings = session.config.compiler
+        names = asdict(CompilationWeights())
+        self.weights = CompilationWeights(**{name: getattr(self.settings, name) for name in names})
+        self._cache: dict[tuple[int, ...], FrozenBatch] = {}
+        self._room = cache_bytes
+
+    def frozen(self, indices: list[int]) -> FrozenBatch:
+        """The batch's constants, from memory or computed."""
+        key = tuple(indices)
+        if key not in self._cache:
+            found = self._freeze(indices)
+            if found.bytes() > self._room:
+                return found
+            self._room -= found.bytes()
+            self._cache[key] = found
+        return self._cache[key]
+
+    @torch.no_grad()
+    def _freeze(self, indices: list[int]) -> FrozenBatch:
+        pair, device = self.session.pair, self.session.device
+        batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
+        states = read_context(pair.source, batch.context_ids, batch.context_lengths).to(device)
+        native = move_native(read_native(pair.target, batch, queries=self.weights.attention > 0), device)
+        groups = UnitGroups.of(selection)
+        bridge_keys, bridge_values = self.bridge(states, selection, groups)
+        native_keys, native_values = gather_native(selection, native)
+        totals = native.context_lengths + native.query_lengths
+        teacher = None
+        if self.weights.attention > 0:
+            teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, self.settings.attention_positions)
+        frozen = FrozenBatch(
+            selection, groups, replace(states, keys_pre=states.keys_pre[..., :0, :], values=states.values[..., :0, :]),
+            bridge_keys, bridge_values, native_keys, native_values, totals, teacher, None, batch.query_ids, native.query_lengths,
+        )  # fmt: skip
+        if self.weights.behaviour > 0:
+            frozen = replace(frozen, teacher_logits=self.query_logits(frozen, native_keys, native_values))
+        return frozen
+
+    def query_logits(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> Tensor:
+        """Logits at the last query positions with these states (pre-RoPE [slot, dim]) mounted: [batch, row, vocabulary]."""
+        target = self.session.pair.target
+        rotated = rotate_kv(target, SparseKV(frozen.selection, keys.to(target.dtype), values.to(target.dtype), False), frozen.totals)
+        at, _ = last_rows(frozen.query_lengths, self.settings.behaviour_positions)
+        with mounted(target, rotated) as cache:
+            return extend(target, cache, frozen.query_ids, frozen.query_lengths, at=at).to(self.session.device)
+
+    def terms(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
+        """Every term with a weight, for compiled pre-RoPE keys and values [slot, dim]."""
+        selection, epsilon, weights = frozen.selection, self.settings.epsilon, slot_weights(frozen.selection)
+        found = {
+            "key_direction": key_direction(keys, frozen.native_keys, selection, epsilon, weights),
+            "key_scale": key_scale(keys, frozen.native_keys, selection, epsilon, weights),
+            "value": value(values, frozen.native_values, selection, epsilon, weights),
+        }
+        if frozen.teacher_attention is not None:
+            rotated = rotate_kv(self.session.pair.target, SparseKV(selection, keys, values, False), frozen.totals)
+            found["attention"] = attention(rotated.keys, frozen.teacher_attention, selection)
+        if frozen.teacher_logits is not None:
+            logits = self.query_logits(frozen, keys, values)
+            rows = frozen.query_lengths.clamp(max=self.settings.behaviour_positions)
+            found["behaviour"] = behaviour(logits, frozen.teacher_logits, rows, self.settings.behaviour_positions)
+        return found
+
+    def __call__(self, indices: list[int], step: int) -> tuple[Tensor, Terms]:
+        """Loss and terms of a batch, for `acct.training.loop.fit`."""
+        frozen = self.frozen(indices)
+        key_correction, value_correction = self.residual(frozen.states, frozen.selection, frozen.groups)
+        terms = self.terms(frozen, frozen.bridge_keys + key_correction, frozen.bridge_values + value_correction)
+        return self.weights.total(terms), {name: float(term.detach()) for name, term in terms.items()}
+
+    @torch.no_grad()
+    def measure(self, batch: int, with_residual: bool) -> Terms:
+        """Mean terms over all examples."""
+        totals: dict[str, float] = {}
+        for indices in batches_of(len(self.examples), batch, self.examples.lengths()):
+            frozen = self.frozen(indices)
+            keys, values = frozen.bridge_keys, frozen.bridge_values
+            if with_residual:
+                key_correction, value_correction = self.residual(frozen.states, frozen.selection, frozen.groups)
+                keys, values = keys + key_correction, values + value_correction
+            for name, term in self.terms(frozen, keys, values).items():
+                totals[name] = totals.get(name, 0.0) + float(term) * len(indices) / len(self.examples)
+        return totals
+
+
+def move_native(native: NativeStates, device: torch.device) -> NativeStates:
+    """Native states on the interface's device."""
+    return replace(native, **{name: value.to(device) for name, value in vars(native).items() if isinstance(value, Tensor)})
+
+
+@torch.no_grad()
+def bridge_statistics(session: Session, examples: Examples, selections: FrozenSelections, batch: int, label: str) -> BridgeStatistics:
+    """Sufficient statistics of the Bridge over all examples, float64."""
+    pair, device = session.pair, session.device
+    found = BridgeStatistics(pair.geometry, device)
+    with Progress(label, len(examples), every=session.config.runtime.progress_seconds, enabled=session.parallel.main) as display:
+        for indices in batches_of(len(examples), batch, examples.lengths()):
+            tokens: TokenBatch = examples.batch(indices)
+            states = read_context(pair.source, tokens.context_ids, tokens.context_lengths).to(device)
+            native = move_native(read_native(pair.target, tokens), device)
+            found.add(states, selections.of(indices, device), native)
+            display.update(len(indices))
+    return found
+
+
+def bridge_report(session: Session, bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics | None) -> dict[str, Any]:
+    """Plain numbers for the card: rows, parameters / rows, R2 on fitted and on held-out examples, by layer."""
+    layers = session.pair.geometry.target.layers
+    other = held_out if held_out is not None else fitted
+    summary = report(bridge, fitted, other, session.config.compiler.warn_above)
+
+    def number(value: float) -> float | None:
+        return round(float(value), 6) if math.isfinite(value) else None
+
+    by_layer = [{name: number(value) for name, value in row.items()} for row in summary.by_layer(layers)]
+    return {
+        "rows_smallest": int(summary.rows.min()),
+        "parameters_per_row": number(float(summary.parameters_per_row.max())),
+        "held_out": held_out is not None,
+        "r2_keys": number(float(summary.keys.nanmean())),
+        "r2_values": number(float(summary.values.nanmean())),
+        "by_layer": by_layer,
+    }
+
+
+def prefixed(terms: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """The terms under names that say what they were measured on."""
+    return {f"{prefix}_{name}": term for name, term in terms.items()}
+
+
+def compiler_of(bridge: Bridge, residual: Residual | None) -> Compiler:
+    """A Compiler in eval mode."""
+    return Compiler(bridge, residual).eval()

@@ -1,0 +1,166 @@
+"""The trained modules of a configuration: built for a pair, counted against their limits, and put together from a run's artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acct.allocator.allocator import Allocator
+from acct.allocator.budget import BudgetRule
+from acct.cartographer import Cartographer, CartographerShape
+from acct.compiler.bridge import Bridge
+from acct.compiler.capacity import CapacityPreset, check_limits, parameter_counts, preset
+from acct.compiler.compiler import Compiler
+from acct.compiler.residual import Residual, ResidualShape
+from acct.config.root import Config
+from acct.errors import ArtifactError
+from acct.geometry import PairGeometry
+from acct.models.pair import Pair
+from acct.pipeline import Interface
+from acct.training.artifacts import Artifact, load_artifact
+from acct.training.checkpoint import load_weights
+
+
+@contextmanager
+def initial_weights(seed: int) -> Iterator[None]:
+    """Modules built inside start from weights that depend on the seed only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def capacity(config: Config, geometry: PairGeometry) -> CapacityPreset:
+    """The preset of the pair with the configured overrides (spec 6)."""
+    cartographer, compiler = config.cartographer, config.compiler
+    return preset(
+        geometry,
+        model_width=cartographer.model_width, attention_width=cartographer.attention_width, embedding_width=cartographer.embedding_width,
+        width=compiler.width, feed_forward_width=compiler.feed_forward_width, depth=compiler.depth, latents=compiler.latents,
+    )  # fmt: skip
+
+
+def cartographer_shape(config: Config, geometry: PairGeometry) -> CartographerShape:
+    """Widths from the preset and its overrides, the rest as configured."""
+    fields = ("query_slots", "dropout", "position_frequencies")
+    return capacity(config, geometry).cartographer(**{name: getattr(config.cartographer, name) for name in fields})
+
+
+def residual_shape(config: Config, geometry: PairGeometry) -> ResidualShape:
+    """Widths, depth and latents from the preset and its overrides, the rest as configured."""
+    fields = ("head_width", "input_norm", "input_bias", "memory_norm", "latent_std", "norm_epsilon")
+    return capacity(config, geometry).residual(geometry, **{name: getattr(config.compiler, name) for name in fields})
+
+
+def capacity_record(config: Config, geometry: PairGeometry) -> dict[str, Any]:
+    """Exact counts, overrides and the outcome of the limits, for cards and provenance.
+
+    Raises:
+        ConfigError: a count exceeds its limit.
+    """
+    counts = parameter_counts(geometry, cartographer_shape(config, geometry), residual_shape(config, geometry))
+    return check_limits(capacity(config, geometry), counts, config.cartographer.limit, config.compiler.limit).record()
+
+
+def new_cartographer(config: Config, geometry: PairGeometry) -> Cartographer:
+    """A Cartographer with initial weights."""
+    with initial_weights(config.training.cartographer.seed):
+        return Cartographer(geometry, cartographer_shape(config, geometry))
+
+
+def new_residual(config: Config, geometry: PairGeometry) -> Residual:
+    """A residual with initial weights; its output is zero."""
+    with initial_weights(config.training.compiler.seed):
+        return Residual(residual_shape(config, geometry))
+
+
+def uses_cartographer(config: Config) -> bool:
+    """Whether tokens are ranked by a learned score: not at retention 1, not with random orders."""
+    return config.budget.retention < 1 and config.cartographer.ranking == "learned"
+
+
+def uses_allocator(config: Config) -> bool:
+    """Whether counts are learned: not at retention 1, not with uniform capacity."""
+    return config.budget.retention < 1 and config.allocator.capacities == "learned"
+
+
+def make_interface(
+    config: Config, geometry: PairGeometry, cartographer: Cartographer | None, allocator: Allocator | None, compiler: Compiler | None = None
+) -> Interface:
+    """The modules under the configured budget; without a Compiler only rankings, counts and selections can be asked for."""
+    return Interface(
+        compiler=compiler or Compiler(Bridge(geometry), None),
+        rule=BudgetRule(config.budget.retention, config.budget.tail_tokens),
+        cartographer=cartographer,
+        allocator=allocator,
+        ranking="random" if config.cartographer.ranking == "random" and config.budget.retention < 1 else "learned",
+        seed=config.training.allocator.seed,
+    )
+
+
+def load_cartographer(config: Config, geometry: PairGeometry, artifact: Artifact, device: torch.device) -> Cartographer:
+    """The trained Cartographer, frozen."""
+    module = new_cartographer(config, geometry)
+    load_weights(module, artifact.tensors, Path(artifact.kind))
+    return module.to(device).eval().requires_grad_(False)
+
+
+def load_allocator(geometry: PairGeometry, artifact: Artifact, device: torch.device) -> Allocator:
+    """The trained Allocator, frozen."""
+    module = Allocator(geometry.units)
+    load_weights(module, artifact.tensors, Path(artifact.kind))
+    return module.to(device).eval().requires_grad_(False)
+
+
+def load_compiler(config: Config, geometry: PairGeometry, artifact: Artifact, device: torch.device) -> Compiler:
+    """Bridge and residual, frozen."""
+    module = Compiler(Bridge(geometry), new_residual(config, geometry) if config.compiler.residual else None)
+    load_weights(module, artifact.tensors, Path(artifact.kind))
+    module.mapper = f"acct-compiler-{artifact.digest[:16]}"
+    return module.to(device).eval().requires_grad_(False)
+
+
+def load_interface(config: Config, pair: Pair, run: Path | str | None = None) -> Interface:
+    """The finished interface of a run folder, checked against the pair and the configuration.
+
+    Args:
+        run: another folder than config.paths.run.
+    Raises:
+        ArtifactError: a stage is missing or damaged, or belongs to other models, another budget or another upstream stage.
+    """
+    run = Path(config.paths.run if run is None else run)
+    artifacts = {"compiler": load_artifact(run, "compiler")}
+    if uses_cartographer(config):
+        artifacts["cartographer"] = load_artifact(run, "cartographer")
+    if uses_allocator(config):
+        artifacts["allocator"] = load_artifact(run, "allocator")
+    expected = {
+        "direction.source": pair.source.fingerprint,
+        "direction.target": pair.target.fingerprint,
+        "budget.retention": config.budget.retention,
+        "budget.tail_tokens": config.budget.tail_tokens,
+    }
+    for kind, artifact in artifacts.items():
+        for name, value in expected.items():
+            if artifact.card["built_from"].get(name) != value:
+                raise ArtifactError(
+                    f"{run / kind} was built with {name} = {artifact.card['built_from'].get(name)!r}, now it is {value!r}. "
+                    "Take the run's own configuration, or train again."
+                )
+    for kind in ("cartographer", "allocator"):
+        built_on = artifacts["compiler"].card["built_from"].get(f"artifact.{kind}")
+        if kind in artifacts and built_on != artifacts[kind].digest:
+            raise ArtifactError(f"{run}: the compiler was built on another {kind} than the one in the folder. Train the compiler again.")
+    geometry, device = pair.geometry, pair.interface_device
+    found = make_interface(
+        config,
+        geometry,
+        load_cartographer(config, geometry, artifacts["cartographer"], device) if "cartographer" in artifacts else None,
+        load_allocator(geometry, artifacts["allocator"], device) if "allocator" in artifacts else None,
+        load_compiler(config, geometry, artifacts["compiler"], device),
+    )
+    identity = {kind: artifact.digest for kind, artifact in artifacts.items()}
+    return Interface(found.compiler, found.rule, found.cartographer, found.allocator, found.ranking, found.seed, identity)

@@ -1,0 +1,189 @@
+"""What every stage needs: the pair, the encoded examples, the run folder, where metrics go. Built once from a configuration."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acct.allocator.budget import BudgetRule
+from acct.config.root import Config, as_dict
+from acct.config.training import STAGES, StageConfig
+from acct.data.batches import collate
+from acct.data.manifest import draw
+from acct.data.prompts import EncodedExample, PromptOptions, encode, prompt_style
+from acct.data.source import DataSource, FolderSource, HubSource, load_examples
+from acct.data.tasks.registry import get_task
+from acct.locations import ensure_data, resolve_direction
+from acct.models.pair import Pair, load_pair
+from acct.provenance import Provenance
+from acct.tracking import Tracker, make_tracker
+from acct.training.parallel import Parallel
+from acct.types import TokenBatch
+
+
+def prompt_options(config: Config) -> PromptOptions:
+    """The configured prompt options."""
+    return PromptOptions(**asdict(config.prompts))
+
+
+def load_configured_pair(config: Config) -> Pair:
+    """Both models of the configured direction, placed and frozen."""
+    runtime = config.runtime
+    source, target = resolve_direction(config)
+    return load_pair(
+        source, target, dtype=runtime.dtype, source_device=runtime.source_device,
+        interface_device=runtime.interface_device, target_device=runtime.target_device,
+    )  # fmt: skip
+
+
+def style_of(config: Config, tokenizer: Any) -> str:
+    """ "chat" or "base": as configured, or by the tokenizer."""
+    return prompt_style(tokenizer) if config.direction.prompts == "auto" else config.direction.prompts
+
+
+def data_source(config: Config) -> DataSource:
+    """Where rows come from: the folder paths.data, or the hub."""
+    return HubSource() if config.data.source == "hub" else FolderSource(Path(config.paths.data))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Encoded examples of one split, in the manifest's order: a smaller stage takes the first ones."""
+
+    items: tuple[EncodedExample, ...]
+    pad_id: int | None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def first(self, count: int) -> Examples:
+        return Examples(self.items[:count], self.pad_id)
+
+    def digest(self) -> str:
+        """SHA-256 over ids, prompts and answers, in order."""
+        found = hashlib.sha256()
+        for item in self.items:
+            found.update(f"{item.id} {item.prompt_hash} {list(item.answer_ids)}\n".encode())
+        return found.hexdigest()
+
+    def lengths(self) -> list[int]:
+        """Context and query tokens of each example."""
+        return [len(item.context_ids) + len(item.query_ids) for item in self.items]
+
+    def batch(self, indices: Sequence[int]) -> TokenBatch:
+        """Token ids of context and query; no answers."""
+        return collate([self.items[index] for index in indices], self.pad_id)
+
+    def answers(self, indices: Sequence[int], limit: int) -> list[list[int]]:
+        """The canonical answer's ids, at most `limit`; read by the target's loss only."""
+        return [list(self.items[index].answer_ids[:limit]) for index in indices]
+
+
+@dataclass
+class Session:
+    """One run: configuration and everything that its stages share."""
+
+    config: Config
+    pair: Pair
+    parallel: Parallel
+    tracker: Tracker
+    provenance: Provenance
+
+    @property
+    def run(self) -> Path:
+        return Path(self.config.paths.run)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the trained modules live."""
+        return self.pair.interface_device
+
+    @cached_property
+    def rule(self) -> BudgetRule:
+        return BudgetRule(self.config.budget.retention, self.config.budget.tail_tokens)
+
+    def settings(self, stage: str) -> StageConfig:
+        found: StageConfig = getattr(self.config.training, stage)
+        return found
+
+    @cached_property
+    def train(self) -> Examples:
+        """As many training examples as the largest stage asks for."""
+        return self._examples(self.config.data.split, max(self.settings(stage).examples for stage in STAGES))
+
+    @cached_property
+    def held_out(self) -> Examples:
+        """Examples that are measured and never trained on."""
+        count = max(self.settings(stage).held_out for stage in STAGES)
+        return self._examples(self.config.data.held_out_split, count) if count else Examples((), self.pair.tokenizer.pad_token_id)
+
+    def _examples(self, split: str, count: int) -> Examples:
+        data, tokenizer = self.config.data, self.pair.tokenizer
+        task, style, options = get_task(data.dataset), style_of(self.config, tokenizer), prompt_options(self.config)
+        if self.parallel.main:
+            ensure_data(self.config, [data.dataset], [split])
+        self.parallel.barrier()
+        drawn = draw(load_examples(data_source(self.config), task, split, tokenizer), count, data.seed)
+        return Examples(tuple(encode(example, tokenizer, style, options) for example in drawn), tokenizer.pad_token_id)
+
+    def base_identity(self, stage: str) -> dict[str, Any]:
+        """What every stage's result depends on, field by field, in the order in which a difference is reported."""
+        config, settings = self.config, self.settings(stage)
+        identity: dict[str, Any] = {
+            "direction.source": self.pair.source.fingerprint,
+            "direction.target": self.pair.target.fingerprint,
+            "runtime.dtype": config.runtime.dtype,
+            "budget.retention": config.budget.retention,
+            "budget.tail_tokens": config.budget.tail_tokens,
+            "data.dataset": config.data.dataset,
+            "data.split": config.data.split,
+            "data.seed": config.data.seed,
+            "direction.prompts": style_of(config, self.pair.tokenizer),
+        }
+        identity |= {f"prompts.{name}": value for name, value in asdict(config.prompts).items()}
+        identity |= {f"training.{stage}.{name}": value for name, value in asdict(settings).items() if name != "held_out"}
+        identity["data (ids, prompts and answers)"] = self.train.first(settings.examples).digest()
+        return identity
+
+
+@contextmanager
+def open_session(config: Config, record: bool = True) -> Iterator[Session]:
+    """Load the pair and open the run folder; close the tracker on every way out.
+
+    Args:
+        record: keep provenance.json and metrics.jsonl; False writes nothing into the run folder.
+    """
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+    parallel = Parallel(cpu=config.runtime.interface_device == "cpu")
+    run = Path(config.paths.run)
+    provenance = Provenance(run, enabled=record and parallel.main)
+    if parallel.main:
+        ensure_data(config, [config.data.dataset], [config.data.split])
+        resolve_direction(config)  # tiny models are written by one process
+    parallel.barrier()
+    with provenance.phase("load"):
+        pair = load_configured_pair(config)
+    if record and parallel.main:
+        tracker = make_tracker(config.tracker.kind, run, config.tracker.project, config.tracker.mode, run.name, as_dict(config))
+    else:
+        tracker = Tracker(None)
+    provenance.note(
+        {
+            "direction": config.direction.name,
+            "scale": config.scale,
+            "source": {"name": config.direction.source, "fingerprint": pair.source.fingerprint},
+            "target": {"name": config.direction.target, "fingerprint": pair.target.fingerprint},
+            "processes": parallel.world,
+            "seeds": {"data": config.data.seed, **{stage: getattr(config.training, stage).seed for stage in STAGES}},
+        }
+    )
+    with tracker:
+        yield Session(config, pair, parallel, tracker, provenance)
