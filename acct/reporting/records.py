@@ -202,7 +202,7 @@ def _agree(kept: dict[str, tuple[Path, Records]]) -> None:
             version = int(rows["version"].iloc[0])
             known, where = versions.setdefault(str(task), (version, direction))
             if version != known:
-                raise ArtifactError(f"mixed configurations: {task} is version {known} in {where}, {version} in {direction}. Run both again.")
+                raise ArtifactError(f"mixed configurations: {task} is version {known} in {where}, {version} in {direction}. Run again.")
             ids = frozenset(rows["example"])
             expected, where = samples.setdefault(str(task), (ids, direction))
             if ids != expected:

@@ -1,0 +1,125 @@
+"""What records are refused, each with the reason named (case 18)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from acct.errors import ArtifactError
+from acct.reporting.figures import Sheet
+from acct.reporting.intervals import Bootstrap
+from acct.reporting.records import Records, as_frame, load_records, read_records
+from tests.reporting.stored import row, rows, store
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    records = read_records(store(tmp_path))
+    assert len(records.frame) == 10 * 4 + 3 * 2 and records.directions == ["a_to_b"]
+    wikitext = records.only(task="wikitext", method="acct")
+    assert wikitext["nll_sum"].tolist() == [5.0, 15.0] and records.only(method="random")["nll_sum"].isna().all()
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "configuration.json", "records.parquet"])
+def test_folder_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    folder = store(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(ArtifactError, match=f"lacks {name}"):
+        read_records(folder)
+
+
+def test_empty_folder_is_refused_not_averaged_to_nan(tmp_path: Path) -> None:
+    folder = store(tmp_path, found=[])
+    with pytest.raises(ArtifactError, match="holds no records"):
+        read_records(folder)
+    with pytest.raises(ArtifactError, match="no evaluated run"):
+        load_records(tmp_path, "paper")
+
+
+def test_missing_row_is_named(tmp_path: Path) -> None:
+    store(tmp_path, found=[one for one in rows() if one["method"] != "target_full"])
+    with pytest.raises(ArtifactError, match=r"lacks the row\(s\) of target_full"):
+        load_records(tmp_path, "micro", methods=["target_full"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"direction": "c_to_d"}, "direction is a_to_b, c_to_d"), ({"version": 2}, "version of search_qa is 1 and 2"),
+        ({"metric": "accuracy"}, "metric of search_qa is accuracy and f1"), ({"score": 1.5}, "out of range"),
+        ({"score": math.nan}, "out of range"), ({"example": "search_qa/00001"}, "more than once"),
+    ],
+)  # fmt: skip
+def test_mixed_or_broken_rows_are_refused(tmp_path: Path, change: dict, message: str) -> None:
+    found = rows()
+    found[0] = {**found[0], **change}
+    with pytest.raises(ArtifactError, match=message):
+        read_records(store(tmp_path, found=found))
+
+
+def test_truncated_or_foreign_files_are_refused(tmp_path: Path) -> None:
+    folder = store(tmp_path)
+    data = (folder / "records.parquet").read_bytes()
+    (folder / "records.parquet").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ArtifactError, match="not a readable Parquet file"):
+        read_records(folder)
+    folder = store(tmp_path)
+    (folder / "provenance.json").write_text("[]")
+    with pytest.raises(ArtifactError, match="must hold an object"):
+        read_records(folder)
+
+
+def test_missing_column_is_named() -> None:
+    with pytest.raises(ArtifactError, match="prompt_hash"):
+        as_frame([{name: value for name, value in rows()[0].items() if name != "prompt_hash"}])
+
+
+def test_directions_of_one_table_must_agree(tmp_path: Path) -> None:
+    store(tmp_path)
+    store(tmp_path, "b_to_a", max_new_tokens=32)
+    with pytest.raises(ArtifactError, match=r"max_new_tokens is 16 in .* and 32 in"):
+        load_records(tmp_path, "micro")
+    store(tmp_path, "b_to_a", found=[{**one, "version": 2} for one in rows("b_to_a")])
+    with pytest.raises(ArtifactError, match="search_qa is version 1 in a_to_b, 2 in b_to_a"):
+        load_records(tmp_path, "micro")
+    store(tmp_path, "b_to_a", found=[one for one in rows("b_to_a") if one["example"] != "search_qa/00003"])
+    with pytest.raises(ArtifactError, match="search_qa has 4 examples in a_to_b and 3 in b_to_a"):
+        load_records(tmp_path, "micro")
+
+
+def test_variants_budgets_and_shortened_runs_stay_apart(tmp_path: Path) -> None:
+    store(tmp_path)
+    store(tmp_path, run="a_to_b-uniform", variant="uniform")
+    store(tmp_path, run="a_to_b-r0.5", retention=0.5)
+    store(tmp_path, "b_to_a", shortened=True)
+    assert load_records(tmp_path, "micro", retention=0.25).directions == ["a_to_b"]
+    assert load_records(tmp_path, "micro", retention=0.5).configurations["a_to_b"]["retention"] == 0.5
+    with pytest.raises(ArtifactError, match="both hold a_to_b"):
+        load_records(tmp_path, "micro")
+    with pytest.raises(ArtifactError, match="no run of variant 'random'"):
+        load_records(tmp_path, "micro", variant="random")
+
+
+def test_unpaired_records_are_refused() -> None:
+    found = [one for one in rows() if not (one["method"] == "acct" and one["example"] == "search_qa/00002")]
+    with pytest.raises(ArtifactError, match="acct on search_qa, a_to_b: 1 of 4 examples are missing"):
+        Sheet(Records(as_frame(found), {"a_to_b": {}}), Bootstrap(10))
+
+
+def test_unknown_metric(tmp_path: Path) -> None:
+    found = [{**one, "metric": "bleu"} if one["task"] == "search_qa" else one for one in rows()]
+    with pytest.raises(ArtifactError, match="unknown metric 'bleu'"):
+        read_records(store(tmp_path, found=found))
+
+
+def test_malformed_json(tmp_path: Path) -> None:
+    folder = store(tmp_path)
+    (folder / "configuration.json").write_text(json.dumps({})[:-1])
+    with pytest.raises(ArtifactError, match="is not JSON"):
+        read_records(folder)
+
+
+def test_row_helper_covers_the_schema() -> None:
+    assert len(as_frame([row("a", "boolq", "acct", 0)])) == 1
