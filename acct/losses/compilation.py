@@ -52,44 +52,60 @@ def slot_weights(selection: Selection, dtype: torch.dtype = torch.float32) -> Te
     return share[batch_index(selection)]
 
 
-def key_direction(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
+def key_direction(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
     """L_Kdir, in [0, 2].
 
     Args:
-        compiled, native: pre-RoPE keys [slot, dim]. epsilon: floor of a norm. weights: `slot_weights(selection)`, when at hand.
+        compiled, native: pre-RoPE keys [slot, dim]; native ones are detached. epsilon: floor of a norm.
     """
+    weights = slot_weights(selection, compiled.dtype)
+    return (weights * _direction(*_squares(compiled, native), _product(compiled, native), epsilon)).sum()
+
+
+def key_scale(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
+    """L_Kscale of pre-RoPE keys [slot, dim]; epsilon is added to the mean square."""
+    weights = slot_weights(selection, compiled.dtype)
+    return (weights * _scale(*_squares(compiled, native), compiled.shape[-1], epsilon)).sum()
+
+
+def value(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
+    """L_V of values [slot, dim]; epsilon is added to the native mean square."""
     native = native.detach().to(compiled.dtype)
-    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
-    # sqrt(max(||v||^2, eps^2)) = max(||v||, eps), with a zero gradient instead of NaN at v = 0
-    norms = (compiled.square().sum(-1).clamp(min=epsilon**2) * native.square().sum(-1).clamp(min=epsilon**2)).sqrt()
-    return (weights * (1 - (compiled * native).sum(-1) / norms)).sum()
-
-
-def key_scale(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
-    """L_Kscale of pre-RoPE keys [slot, dim]; other arguments as in `key_direction`."""
-    native = native.detach().to(compiled.dtype)
-    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
-    ratio = (compiled.square().mean(-1) + epsilon) / (native.square().mean(-1) + epsilon)  # (r(K^) / r(K*))^2
-    return (weights * (0.5 * ratio.log()).square()).sum()
-
-
-def value(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
-    """L_V of values [slot, dim]; other arguments as in `key_direction`."""
-    native = native.detach().to(compiled.dtype)
-    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
-    return (weights * ((compiled - native).square().mean(-1) / (native.square().mean(-1) + epsilon))).sum()
+    weights = slot_weights(selection, compiled.dtype) / (native.square().mean(-1) + epsilon)
+    return (weights * (compiled - native).square().mean(-1)).sum()
 
 
 def geometry(kv: SparseKV, native: NativeStates, epsilon: float = 1e-6) -> dict[str, Tensor]:
-    """The three geometry terms of compiled states, keys not yet rotated, by the names of `CompilationWeights`."""
+    """The three geometry terms of compiled states, keys not yet rotated, by the names of `CompilationWeights`.
+
+    Equal to the single functions; sums over the keys are taken once for direction and scale.
+    """
     assert not kv.rotated, "geometry terms compare keys before RoPE"
     keys, values = gather_native(kv.selection, native)
     weights = slot_weights(kv.selection, kv.keys.dtype)
+    own, other = _squares(kv.keys, keys)
     return {
-        "key_direction": key_direction(kv.keys, keys, kv.selection, epsilon, weights),
-        "key_scale": key_scale(kv.keys, keys, kv.selection, epsilon, weights),
-        "value": value(kv.values, values, kv.selection, epsilon, weights),
+        "key_direction": (weights * _direction(own, other, _product(kv.keys, keys), epsilon)).sum(),
+        "key_scale": (weights * _scale(own, other, keys.shape[-1], epsilon)).sum(),
+        "value": value(kv.values, values, kv.selection, epsilon),
     }
+
+
+def _squares(compiled: Tensor, native: Tensor) -> tuple[Tensor, Tensor]:
+    return compiled.square().sum(-1), native.detach().to(compiled.dtype).square().sum(-1)
+
+
+def _product(compiled: Tensor, native: Tensor) -> Tensor:
+    return (compiled * native.detach().to(compiled.dtype)).sum(-1)
+
+
+def _direction(own: Tensor, other: Tensor, product: Tensor, epsilon: float) -> Tensor:
+    # sqrt(max(||v||^2, eps^2)) = max(||v||, eps), with a zero gradient instead of NaN at v = 0
+    return 1 - product * (own.clamp(min=epsilon**2) * other.clamp(min=epsilon**2)).rsqrt()
+
+
+def _scale(own: Tensor, other: Tensor, dim: int, epsilon: float) -> Tensor:
+    return (0.5 * ((own / dim + epsilon) / (other / dim + epsilon)).log()).square()
 
 
 def last_rows(lengths: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -139,7 +155,7 @@ def attention_teacher(rotate: Rotate, native: NativeStates, selection: Selection
     queries = rotate(native.queries_pre.gather(3, where), (start + index)[:, None, None], totals[:, None, None, None])
     along = torch.arange(query, device=index.device)
     query_keys = rotate(native.query_keys_pre, (start + along)[:, None], totals[:, None, None])  # [batch, unit, query, dim]
-    folded = _wide(queries).unflatten(2, (heads, -1)).flatten(3, 4)  # [batch, layer, head, group * row, dim]
+    folded = _fold(_wide(queries), heads)  # [batch, layer, head, group * row, dim]
     logits = scaling * folded @ _wide(query_keys).unflatten(1, (layers, heads)).mT  # [batch, layer, head, group * row, query]
     hidden = along > index[..., None]  # [batch, row, query]
     logits = logits.unflatten(3, (-1, index.shape[1])).masked_fill(hidden[:, None, None, None], float("-inf"))
@@ -170,29 +186,34 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+_LEAST = -60.0
+"""Log shares below it are raised to it before exp, which costs 1e-26 and avoids the slow path of vectorised exp at -1e30."""
+
+
 class _AttentionDivergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compiled: Tensor, teacher: AttentionTeacher, selection: Selection, weights: Tensor) -> Tensor:
         total = compiled.new_zeros(())
         gradient = torch.zeros_like(compiled) if ctx.needs_input_grad[0] else None
         native = teacher.keys.to(compiled.dtype)
-        queries, history = teacher.queries.to(compiled.dtype), teacher.history.to(compiled.dtype)
+        vectors = teacher.scaling * _fold(teacher.queries.to(compiled.dtype), selection.heads)  # [batch, layer, head, group * row, dim]
+        history = _fold(teacher.history.to(compiled.dtype)[..., None], selection.heads)
+        # Two more numbers for each row: 1 meets a slot's mask, the history meets one slot that stands for all visible query keys.
+        queries = torch.cat([vectors, torch.ones_like(history), history], dim=-1)
+        row_weights = weights.repeat(1, vectors.shape[3] // weights.shape[1])[:, None, :, None]  # [batch, 1, group * row, 1]
         for layer in range(selection.layers):
             index, valid = padded_index(selection, layer)  # [batch, head, S]
             if not index.shape[-1]:
                 continue
             here = layer_slice(selection, layer)
-            folded = queries[:, layer].unflatten(1, (selection.heads, -1)).flatten(2, 3)  # [batch, head, group * row, dim]
-            group = folded.shape[2] // weights.shape[1]
-            row_weights = weights.repeat(1, group)[:, None]  # [batch, 1, group * row]
-            past = history[:, layer].reshape(folded.shape[:3])[..., None]
-            teacher_logits, teacher_sum, teacher_share = _shares(folded, native[here][index], valid, past, teacher.scaling)
-            logits, log_sum, share = _shares(folded, compiled[here][index], valid, past, teacher.scaling)
-            difference = teacher_logits.sub_(logits).mul_(teacher_share).sum(-1)
-            total += (row_weights * (log_sum - teacher_sum + difference)).sum()
+            log_native, log_compiled = (_log_shares(queries[:, layer], keys[here], index, valid) for keys in (native, compiled))
+            difference = log_native - log_compiled
+            native_share = log_native.clamp_(min=_LEAST).exp_()
+            total += (row_weights * difference.mul_(native_share).sum(-1, keepdim=True)).sum()
             if gradient is not None:
-                pull = share.sub_(teacher_share).mul_(teacher.scaling * row_weights[..., None])  # d KL / d logit
-                gradient[here] = (pull.mT @ folded)[valid]  # row-major order of [batch, head, S] is the packed order
+                pull = log_compiled.clamp_(min=_LEAST).exp_().sub_(native_share)  # d KL / d logit, [batch, head, group * row, S + 1]
+                slots = (pull.mT @ (row_weights * vectors[:, layer]))[:, :, :-1]  # [batch, head, S, dim]
+                gradient[here] = slots[valid]  # row-major order of [batch, head, S] is the packed order
         ctx.save_for_backward(gradient)
         return total
 
@@ -203,13 +224,20 @@ class _AttentionDivergence(torch.autograd.Function):
         return (None if gradient is None else grad_output * gradient), None, None, None
 
 
-def _shares(queries: Tensor, keys: Tensor, valid: Tensor, past: Tensor, scaling: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [batch, head, row, S] (one finite, hopeless number at padding), log normalisers [batch, head, row], attention shares."""
-    logits = (queries @ keys.mT).mul_(scaling).masked_fill_(~valid[:, :, None], -1e30)
-    top = torch.maximum(logits.amax(-1, keepdim=True), past)
-    shares = (logits - top).exp_()
-    mass = shares.sum(-1, keepdim=True) + (past - top).exp()
-    return logits, (top + mass.log()).squeeze(-1), shares.div_(mass)
+def _fold(x: Tensor, heads: int) -> Tensor:
+    """[batch, layer, query_head, row, dim] -> [batch, layer, head, group * row, dim]: query heads beside their KV head."""
+    return x.unflatten(2, (heads, -1)).flatten(3, 4)
+
+
+def _log_shares(queries: Tensor, keys: Tensor, index: Tensor, valid: Tensor) -> Tensor:
+    """Log of the joint softmax [batch, head, group * row, S + 1], the query history last; about -1e30 at padding."""
+    batch, heads, width = index.shape
+    dim = keys.shape[-1]
+    padded = keys.new_zeros(batch, heads, width + 1, dim + 2)
+    padded[..., :width, :dim] = keys.index_select(0, index.reshape(-1)).view(batch, heads, width, dim)
+    padded[..., :width, dim].masked_fill_(~valid, -1e30)  # finite, so that padding cancels between both sides instead of giving NaN
+    padded[..., width, dim + 1] = 1
+    return (queries @ padded.mT).log_softmax(-1)
 
 
 def behaviour(student_logits: Tensor, teacher_logits: Tensor, query_lengths: Tensor, positions: int = 8) -> Tensor:

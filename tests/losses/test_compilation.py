@@ -78,9 +78,9 @@ def test_zero_vectors_stay_finite_and_epsilon_acts_as_specified() -> None:
         torch.testing.assert_close(got, expected)
         gradient = torch.autograd.grad(got, keys)[0]
         assert bool(torch.isfinite(gradient).all())
-    # the floor of a norm, not a sum with it: two parallel vectors above it agree exactly
-    same = compilation.key_direction(native_keys[3:4], 5 * native_keys[3:4], draw(0, (1,), (1,), tail=1).selection, weights=torch.ones(1))
-    assert abs(float(same)) < 1e-12
+    one = draw(0, (1,), (1,), tail=1).selection
+    parallel = compilation.key_direction(native_keys[3:12], 5 * native_keys[3:12], one)
+    assert abs(float(parallel)) < 1e-12  # a floor of the norm, not a sum with it
 
 
 def test_equal_states_cost_nothing_and_examples_weigh_the_same() -> None:
