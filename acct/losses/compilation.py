@@ -52,27 +52,28 @@ def slot_weights(selection: Selection, dtype: torch.dtype = torch.float32) -> Te
     return share[batch_index(selection)]
 
 
-def key_direction(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
+def key_direction(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
     """L_Kdir, in [0, 2].
 
     Args:
         compiled, native: pre-RoPE keys [slot, dim]; native ones are detached. epsilon: floor of a norm.
+        weights: `slot_weights(selection)`, when at hand.
     """
-    weights = slot_weights(selection, compiled.dtype)
+    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
     return (weights * _direction(*_squares(compiled, native), _product(compiled, native), epsilon)).sum()
 
 
-def key_scale(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
+def key_scale(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
     """L_Kscale of pre-RoPE keys [slot, dim]; epsilon is added to the mean square."""
-    weights = slot_weights(selection, compiled.dtype)
+    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
     return (weights * _scale(*_squares(compiled, native), compiled.shape[-1], epsilon)).sum()
 
 
-def value(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6) -> Tensor:
+def value(compiled: Tensor, native: Tensor, selection: Selection, epsilon: float = 1e-6, weights: Tensor | None = None) -> Tensor:
     """L_V of values [slot, dim]; epsilon is added to the native mean square."""
     native = native.detach().to(compiled.dtype)
-    weights = slot_weights(selection, compiled.dtype) / (native.square().mean(-1) + epsilon)
-    return (weights * (compiled - native).square().mean(-1)).sum()
+    weights = slot_weights(selection, compiled.dtype) if weights is None else weights
+    return (weights / (native.square().mean(-1) + epsilon) * (compiled - native).square().mean(-1)).sum()
 
 
 def geometry(kv: SparseKV, native: NativeStates, epsilon: float = 1e-6) -> dict[str, Tensor]:
@@ -87,7 +88,7 @@ def geometry(kv: SparseKV, native: NativeStates, epsilon: float = 1e-6) -> dict[
     return {
         "key_direction": (weights * _direction(own, other, _product(kv.keys, keys), epsilon)).sum(),
         "key_scale": (weights * _scale(own, other, keys.shape[-1], epsilon)).sum(),
-        "value": value(kv.values, values, kv.selection, epsilon),
+        "value": value(kv.values, values, kv.selection, epsilon, weights),
     }
 
 

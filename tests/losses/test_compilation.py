@@ -63,6 +63,8 @@ def test_geometry_terms_equal_their_twins(seed: int, contexts: list[int], tail: 
         assert_equal(got, getattr(reference, name)(x, native, batch.selection), x)
         together = geometry(SparseKV(batch.selection, keys, values, False), batch.native)[name]
         torch.testing.assert_close(together, got)
+        weights = compilation.slot_weights(batch.selection, torch.float64)
+        assert torch.equal(getattr(compilation, name)(x, native, batch.selection, 1e-6, weights), got)
 
 
 def test_zero_vectors_stay_finite_and_epsilon_acts_as_specified() -> None:
