@@ -95,8 +95,8 @@ def choose(interface: Interface, geometry: PairGeometry, states: SourceStates, o
 
 
 def compile_states(interface: Interface, states: SourceStates, selection: Selection, target: ModelAdapter) -> SparseKV:
-    """Target keys and values at the selection, on the target's device, keys rotated at their original positions (spec 4)."""
-    return rotate_kv(target, placed(interface.compiler(states, selection), target))
+    """Target keys before RoPE and values at the selection, on the target's device (spec 4); `rotate_kv` comes next."""
+    return placed(interface.compiler(states, selection), target)
 
 
 def placed(kv: SparseKV, target: ModelAdapter) -> SparseKV:
@@ -116,7 +116,7 @@ def transfer(pair: Pair, interface: Interface, states: SourceStates) -> SparseKV
         they never answer a look-up for exact states.
     """
     states = states.to(pair.interface_device)
-    kv = compile_states(interface, states, choose(interface, pair.geometry, states), pair.target)
+    kv = rotate_kv(pair.target, compile_states(interface, states, choose(interface, pair.geometry, states), pair.target))
     identity = {
         **kv.identity, **{f"interface.{name}": value for name, value in interface.identity.items()}, "target": pair.target.fingerprint,
         "retention": repr(float(interface.rule.retention)), "tail_tokens": str(interface.rule.tail_tokens),

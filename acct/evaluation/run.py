@@ -26,7 +26,7 @@ from acct.methods.base import Method
 from acct.methods.prepared import Prepared, Stopwatch
 from acct.methods.registry import METHODS, get_method
 from acct.models.pair import Pair
-from acct.pipeline import Interface
+from acct.pipeline import Interface, count
 from acct.progress import Progress
 from acct.provenance import Provenance, peak_memory_bytes
 from acct.reporting.figures import Sheet
@@ -128,7 +128,7 @@ def run_evaluation(
     provenance.note({
         "direction": direction, "seeds": {"evaluation": options.seed, "bootstrap": options.bootstrap.seed}, "valid": validity.valid,
         "interface_check": asdict(check), "mounted_bytes_ratio": ratio, "seconds": {k: round(v, 3) for k, v in clock.seconds.items()},
-        "inputs": {name: store.configuration[name] for name in ("source", "target")},
+        "capacities": capacities(pair, interface, samples), "inputs": {name: store.configuration[name] for name in ("source", "target")},
     })  # fmt: skip
     seconds, peak = dict(clock.seconds), peak_memory_bytes()
     return EvaluationReport(direction, Path(folder), sheet, validity, check, seconds, peak, ratio, new, store.kept)
@@ -169,6 +169,15 @@ def _run_task(
                 rows = score_batch(method.mount(prepared), sample, prepared.examples, pair.tokenizer, options.scoring)
             store.append(task, [{"direction": direction, "method": method.name, **row} for row in rows])
             display.update(len(rows), note=f"{task} {method.name}")
+
+
+def capacities(pair: Pair, interface: Interface, samples: Mapping[str, Sample]) -> dict[str, Any]:
+    """What each unit keeps of the sample's median context: N, and slots by layer and head, tail included."""
+    lengths = sorted(len(example.context_ids) for sample in samples.values() for example in sample.examples)
+    median = torch.tensor([lengths[len(lengths) // 2]])
+    kept = count(interface, pair.geometry, median) + interface.rule.tails(median)
+    target = pair.geometry.target
+    return {"context_tokens": int(median), "counts": kept.view(target.layers, target.kv_heads).tolist()}
 
 
 def _usable(pair: Pair, names: Sequence[str]) -> list[Method]:

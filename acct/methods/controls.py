@@ -9,7 +9,7 @@ from acct.compiler.compiler import rotate_kv
 from acct.methods.base import SparseMethod
 from acct.methods.prepared import Prepared
 from acct.models.pair import Pair
-from acct.pipeline import placed, seeded
+from acct.pipeline import seeded
 from acct.selection import row_counts
 from acct.types import SparseKV
 
@@ -37,12 +37,10 @@ class Noise(SparseMethod):
     control = True
 
     def states(self, prepared: Prepared) -> SparseKV:
-        target = prepared.pair.target
-        kv = prepared.compiled
-        unrotated = placed(prepared.interface.compiler(prepared.source, prepared.selection), target)
+        kv = prepared.compiled_pre
         counts = row_counts(kv.selection)  # [layer, batch, head]
-        keys, values = (_noise_like(part, counts, prepared, name) for part, name in ((unrotated.keys, "keys"), (kv.values, "values")))
-        return rotate_kv(target, SparseKV(kv.selection, keys, values, rotated=False))
+        keys, values = (_noise_like(part, counts, prepared, name) for part, name in ((kv.keys, "keys"), (kv.values, "values")))
+        return rotate_kv(prepared.pair.target, SparseKV(kv.selection, keys, values, rotated=False))
 
 
 def _noise_like(states: Tensor, counts: Tensor, prepared: Prepared, part: str) -> Tensor:

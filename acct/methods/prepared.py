@@ -110,10 +110,15 @@ class Prepared:
         return choose(self.interface, self.pair.geometry, states, order)
 
     @cached_property
-    def compiled(self) -> SparseKV:
-        """ACCT's keys and values, rotated."""
+    def compiled_pre(self) -> SparseKV:
+        """ACCT's keys before RoPE and values."""
         with self.clock.phase("compiler"):
             return compile_states(self.interface, self.source, self.selection, self.pair.target)
+
+    @cached_property
+    def compiled(self) -> SparseKV:
+        """ACCT's keys and values, rotated."""
+        return rotate_kv(self.pair.target, self.compiled_pre)
 
     @cached_property
     def bridged(self) -> SparseKV:

@@ -140,6 +140,12 @@ def read_records(folder: Path | str) -> Records:
     return Records(frame, {direction: configuration}, {direction: provenance})
 
 
+def settings(results_root: Path | str, scale: str) -> list[tuple[str, float]]:
+    """Variant and retention of every run of a scale, each once; shortened runs do not count."""
+    found = [_json(path) for path in sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))]
+    return sorted({(str(one.get("variant", "")), float(one["retention"])) for one in found if not one.get("shortened")})
+
+
 def load_records(
     results_root: Path | str, scale: str, variant: str = "", retention: float | None = None, methods: Sequence[str] = ()
 ) -> Records:

@@ -21,7 +21,7 @@ def markdown(table: Table) -> str:
         rows = ["| " + " | ".join((name, *(_markdown_cell(cell) for cell in cells))) + " |" for name, cells in block.rows]
         parts.append("\n".join([f"## {block.title}", "", *head, *rows]))
     parts += ["\n".join(table.notes)] if table.notes else []
-    parts += [f"<!-- {table.provenance} -->\n\n{table.provenance}"] if table.provenance else []
+    parts += [table.provenance] if table.provenance else []
     return "\n\n".join(parts) + "\n"
 
 

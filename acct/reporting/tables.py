@@ -6,7 +6,7 @@ A table is a pure function of records. Nothing in it is typed by hand: bold, Rel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -147,8 +147,11 @@ def budget_table(sheets: dict[float, Sheet]) -> Table:
                 rows.append(("Target Full", tuple(figure_cell(sheet, direction, task, REFERENCE) for task in first.tasks)))
             rows.append((f"ACCT {1 / retention:g}x", tuple(figure_cell(sheet, direction, task, "acct") for task in first.tasks)))
         blocks.append(Block(direction_label(direction), task_columns(first), tuple(rows)))
-    figures = tuple(figure for sheet in sheets.values() for figure in sheet.all())
-    return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), figures)
+    figures = tuple(
+        replace(figure, method=f"acct_{1 / retention:g}x") for retention, sheet in sheets.items() for figure in sheet.all()
+        if figure.method == "acct"
+    )  # fmt: skip
+    return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), tuple(figures))
 
 
 def ablation_table(sheet: Sheet, retrained: dict[str, Sheet]) -> Table:
@@ -156,13 +159,15 @@ def ablation_table(sheet: Sheet, retrained: dict[str, Sheet]) -> Table:
 
     Args:
         sheet: runs without a variant: Target Full, ACCT, Bridge-only, Native KV, and the Random that is not retrained.
-        retrained: by row label, the runs of a variant whose `acct` is that row (Random, Uniform).
+        retrained: by variant, the runs whose `acct` is that row (random, uniform).
     """
     blocks = []
     for direction in sheet.directions:
         rows = method_rows(sheet, direction, [m for m in (REFERENCE, "acct", "native_kv", "bridge_only", "random") if m in sheet.methods])
         for name, other in retrained.items():
-            rows.append((f"{name}, retrained", tuple(figure_cell(other, direction, task, "acct") for task in sheet.tasks)))
+            rows.append((f"{name.capitalize()}, retrained", tuple(figure_cell(other, direction, task, "acct") for task in sheet.tasks)))
         blocks.append(Block(direction_label(direction), task_columns(sheet), tuple(rows)))
-    figures = tuple(figure for one in (sheet, *retrained.values()) for figure in one.all())
-    return Table("table3", "Component ablations and state controls.", tuple(blocks), figures)
+    figures = sheet.all()
+    for name, other in retrained.items():
+        figures += [replace(figure, method=f"{name}_retrained") for figure in other.all() if figure.method == "acct"]
+    return Table("table3", "Component ablations and state controls.", tuple(blocks), tuple(figures))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from acct.errors import ArtifactError
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
-from acct.reporting.records import Records, load_records
+from acct.reporting.records import Records, load_records, settings
 from acct.reporting.render import latex, long_csv, markdown
 from acct.reporting.summary import Criteria, findings
-from acct.reporting.tables import Table, table1
+from acct.reporting.tables import Table, ablation_table, budget_table, table1
 from acct.reporting.validity import judge
 from acct.training.files import hash_json, write_text
 
@@ -73,7 +75,9 @@ def write_tables(
     control_margin: float = 0.1,
     figures: bool = False,
 ) -> Written:
-    """Write table1.{md,csv,tex} and table1.json (the provenance) from the records of a scale.
+    """Write table1.{md,csv,tex} and table1.json (what it was computed from) from the records of a scale.
+
+    Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3.
 
     Args:
         results_root, scale: <results_root>/<scale>/<run>/evaluation is read. folder: None for <results_root>/<scale>/tables.
@@ -85,27 +89,61 @@ def write_tables(
     records = load_records(results_root, scale, variant, retention, methods)
     table = build_table1(records, bootstrap, criteria, control_margin)
     sheet = Sheet(records, bootstrap)
+    others = _other_tables(results_root, scale, retention, variant, bootstrap)
+    runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
+    texts = {f"{table.name}.json": json.dumps(runs, indent=2, sort_keys=True) + "\n"}
+    for one in (table, *others):
+        texts |= {f"{one.name}.md": markdown(one), f"{one.name}.tex": latex(one), f"{one.name}.csv": long_csv(one)}
     folder = Path(folder) if folder is not None else Path(results_root) / scale / "tables"
-    texts = {
-        f"{table.name}.md": markdown(table), f"{table.name}.tex": latex(table), f"{table.name}.csv": long_csv(table),
-        f"{table.name}.json": json.dumps(
-            {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}, indent=2, sort_keys=True
-        ) + "\n",
-    }  # fmt: skip
     files = []
     for name, text in texts.items():
         write_text(folder / name, text)
         files.append(folder / name)
     if figures:
-        from acct.reporting.plots import plot_relative
-
-        files += plot_relative(sheet, Path(results_root) / scale / "figures")
+        files += _figures(sheet, Path(results_root) / scale / "figures")
     lines = [finding.line() for finding in findings(sheet, criteria)] + judge(sheet, margin=control_margin).lines()
     return Written(tuple(files), table, sheet, tuple(lines))
 
 
+def _other_tables(
+    results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None
+) -> list[Table]:
+    """Table 2 where several retentions were evaluated, Table 3 where retrained variants were."""
+    if variant:
+        return []
+    found = settings(results_root, scale)
+
+    def sheet(name: str, share: float | None) -> Sheet:
+        return Sheet(load_records(results_root, scale, name, share), bootstrap)
+
+    tables = []
+    budgets = sorted({share for name, share in found if not name})
+    if len(budgets) > 1:
+        sheets = {share: sheet("", share) for share in budgets}
+        tables.append(replace(budget_table(sheets), provenance="; ".join(provenance_line(one.records) for one in sheets.values())))
+    variants = sorted({name for name, share in found if name and share == retention})
+    if variants:
+        retrained = {name: sheet(name, retention) for name in variants}
+        base = sheet("", retention)
+        line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()))
+        tables.append(replace(ablation_table(base, retrained), provenance=line))
+    return tables
+
+
+def _figures(sheet: Sheet, folder: Path) -> list[Path]:
+    """Charts of a sheet and the capacities that its runs noted."""
+    from acct.reporting.plots import plot_capacities, plot_relative
+
+    files = plot_relative(sheet, folder)
+    for direction, provenance in sheet.records.provenance.items():
+        noted = provenance.get("capacities")
+        if noted:
+            files += plot_capacities(np.array(noted["counts"]), folder, direction, noted["context_tokens"])
+    return files
+
+
 def write_appendix(written: Written, appendix: Path | str, name: str) -> list[Path]:
-    """Copy the rendered table into the tracked folder of tables, as <name>.{md,csv,tex}."""
+    """Copy the rendered Table 1 into the tracked folder of tables, as <name>.{md,csv,tex}."""
     appendix = Path(appendix)
     copies = []
     for file in written.files:

@@ -152,9 +152,16 @@ def test_tables_2_and_3(tmp_path: Path) -> None:
     one = sheet("a_to_b")
     budgets = budget_table({1.0: one, 0.25: one})
     assert [name for name, _ in budgets.blocks[0].rows] == ["Target Full", "ACCT 1x", "ACCT 4x"]
-    ablations = ablation_table(one, {"Uniform": one})
+    assert {figure.method for figure in budgets.figures} == {"acct_1x", "acct_4x"}
+    ablations = ablation_table(one, {"uniform": one})
     assert [name for name, _ in ablations.blocks[0].rows][-1] == "Uniform, retrained"
-    assert "Uniform, retrained" in markdown(ablations)
+    assert "uniform_retrained" in {figure.method for figure in ablations.figures}
+    store(tmp_path)
+    store(tmp_path, run="a_to_b-uniform", variant="uniform")
+    store(tmp_path, run="a_to_b-r0.5", retention=0.5)
+    written = {path.name: path.read_text() for path in write_tables(tmp_path, "micro", bootstrap=BOOT).files}
+    assert "ACCT 2x" in written["table2.md"] and "Uniform, retrained" in written["table3.md"]
+    assert written["table2.md"].count("records, sha256") == 2
 
 
 def test_plots(tmp_path: Path) -> None:
