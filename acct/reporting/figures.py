@@ -99,11 +99,6 @@ class Sheet:
         defined = [one for one in found if one is not None and np.isfinite(one.value)]
         return average(defined) if defined else None
 
-    def mean_value(self, task: str, method: str) -> Sampled | None:
-        """The figure averaged over the directions where it was run."""
-        found = [one for direction in self.directions if (one := self.sampled(direction, task, method)) is not None]
-        return average(found) if found else None
-
     def interval(self, sampled: Sampled | None) -> Interval:
         """The interval, NaN for None."""
         return NOTHING if sampled is None else sampled.interval(self.bootstrap.confidence)

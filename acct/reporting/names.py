@@ -13,7 +13,6 @@ METHODS: dict[str, str] = {
     "random": "Random", "bridge_only": "Bridge-only", "zeros": "Zeros", "noise": "Noise", "wrong_document": "Wrong document",
     "raw_source": "Raw source",
 }  # fmt: skip
-CONTROLS = ("zeros", "noise", "wrong_document", "raw_source")
 METRICS = {"f1": "F1", "accuracy": "Acc.", "perplexity": "PPL"}
 
 

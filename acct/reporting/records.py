@@ -165,9 +165,11 @@ def load_records(
         raise ArtifactError(f"{root} holds no evaluated run (no <run>/{FOLDER} in it). Run `acct evaluate` first.")
     loaded = [(folder, read_records(folder)) for folder in folders]
     kept: dict[str, tuple[Path, Records]] = {}
+    shortened = 0
     for folder, records in loaded:
         (direction, configuration), = records.configurations.items()
         other = configuration.get("variant", "") != variant or (retention is not None and configuration.get("retention") != retention)
+        shortened += not other and bool(configuration.get("shortened"))
         if other or configuration.get("shortened"):
             continue
         if direction in kept:
@@ -175,7 +177,8 @@ def load_records(
             raise ArtifactError(f"{folder} and {kept[direction][0]} both hold {direction} at retention {budget}. Remove one.")
         kept[direction] = (folder, records)
     if not kept:
-        raise ArtifactError(f"{root} holds no run of variant {variant!r} and retention {retention}; shortened runs do not count.")
+        left_out = f" {shortened} shortened run(s) stay out of tables." if shortened else ""
+        raise ArtifactError(f"{root} holds no run of variant {variant!r} and retention {retention}.{left_out} Evaluate one.")
     _agree(kept)
     for folder, records in kept.values():
         missing = [name for name in methods if name not in set(records.frame["method"])]

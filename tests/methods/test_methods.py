@@ -12,6 +12,8 @@ from acct.methods.prepared import Prepared, Stopwatch, stack, take_rows
 from acct.methods.registry import METHODS, get_method
 from acct.models.adapter import ModelAdapter
 from acct.pipeline import random_order, transfer
+from acct.reporting.names import METHODS as LABELS
+from acct.reporting.validity import STRICT_CONTROLS
 from acct.selection import batch_index, rows, unit_index, validate
 from acct.source import read_source
 from tests.evaluation.tiny_run import interface_for, sample, tiny_pair
@@ -195,6 +197,12 @@ def test_uniform_and_random_rankings_of_retrained_ablations() -> None:
     assert bool((uniform.counts == uniform.counts[:, :1]).all()) and not torch.equal(uniform.positions, random_ranked.positions)
     with pytest.raises(ConfigError, match="needs a ranking"):
         interface_for(pair, cartographer=None)
+
+
+def test_strict_controls_and_names_follow_the_registry() -> None:
+    """The validity line judges every control but the raw source, whose states may carry something over."""
+    assert {name for name, method in METHODS.items() if method.control} - {"raw_source"} == set(STRICT_CONTROLS)
+    assert list(METHODS) == list(LABELS)
 
 
 def test_unknown_method_suggests_a_name() -> None:

@@ -100,6 +100,9 @@ def test_variants_budgets_and_shortened_runs_stay_apart(tmp_path: Path) -> None:
         load_records(tmp_path, "micro")
     with pytest.raises(ArtifactError, match="no run of variant 'random'"):
         load_records(tmp_path, "micro", variant="random")
+    store(tmp_path, "c_to_d", variant="short", shortened=True)
+    with pytest.raises(ArtifactError, match=r"1 shortened run\(s\) stay out of tables"):
+        load_records(tmp_path, "micro", variant="short")
 
 
 def test_unpaired_records_are_refused() -> None:
