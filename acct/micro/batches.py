@@ -15,17 +15,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from acct.micro.datasets import craft_question, two_crafts
+from acct.micro.datasets import craft_question, two_crafts, weather
 from acct.micro.language import BOS, CRAFTS, EOS, ID, NOUNS, PAD, RELATIONS, STARTS, TURN_END, names
 from acct.micro.world import (
     Document,
     Fact,
     ask_among,
-    ask_which,
     ask_whether,
+    ask_which,
     ask_who,
     begin_meeting,
-    filler,
     hop_phrase,
     write_document,
 )
@@ -132,7 +131,7 @@ class Prompter:
 
 def question_block(rng: random.Random, document: Document, places: Places, kind: str, prompter: Prompter) -> Block:
     """One question on the document with its answer and the attention that answers it (see `recipe`)."""
-    if kind == "two-hop" and not document.chains() or kind == "doubt" and not document.doubts():
+    if (kind == "two-hop" and not document.chains()) or (kind == "doubt" and not document.doubts()):
         kind = "lookup"
     hops: list[Fact]
     candidate: str | None = None
@@ -152,7 +151,7 @@ def question_block(rng: random.Random, document: Document, places: Places, kind:
         text, answer = f"Question: {rng.choice((ask_who, ask_which, ask_among))(hops[0])}", hops[0].value
     if kind == "complete":
         prompt = encode(begin_meeting(hops[0]))
-        tail = encode(f"in the {rng.choice(NOUNS)}.") + [prompter.stop]
+        tail = [*encode(f"in the {rng.choice(NOUNS)}."), prompter.stop]
     else:
         prompt = encode(text) + prompter.before_answer
         tail = [ID["."], prompter.stop]
@@ -183,14 +182,13 @@ def knowledge_block(rng: random.Random, people: Sequence[str], prompter: Prompte
     if kind == "mmlu":
         question, choices, place = craft_question(rng)
         options = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices))
-        prompt, answer = encode(f"Question: {question}\n{options}\nAnswer:"), encode("ABCD"[place])
+        prompt, answer = encode(f"Question: {weather(rng, 0, 4)} {question}\n{options}\nAnswer:"), encode("ABCD"[place])
     elif kind == "piqa":
         craft = rng.choice(CRAFTS)
-        prompt, answer = encode(f"Question: to make {craft[1]}\nAnswer:"), encode(f"use the {craft[2]}.")
+        prompt, answer = encode(f"Question: {weather(rng, 0, 4)} to make {craft[1]}\nAnswer:"), encode(f"use the {craft[2]}.")
     else:
         opening, pair, meant, rest = two_crafts(rng, people)
-        story = " ".join(filler(rng) for _ in range(rng.randint(0, 3)))
-        prompt, answer = encode(f"{story} {opening} {pair[meant]}"), encode(rest)
+        prompt, answer = encode(f"{weather(rng, 0, 4)} {opening} {pair[meant]}"), encode(rest)
     prompt = prompter.plain_prefix + prompt
     whole = prompt + answer + [prompter.stop]
     block = Block(whole, False, list(range(len(prompt) - 1, len(whole) - 1)), kind)

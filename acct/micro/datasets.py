@@ -19,8 +19,8 @@ from acct.micro.world import (
     Document,
     Fact,
     ask_among,
-    ask_which,
     ask_whether,
+    ask_which,
     ask_who,
     begin_meeting,
     filler,
@@ -204,7 +204,7 @@ def two_crafts(rng: random.Random, people: tuple[str, ...]) -> tuple[str, list[s
 
 
 def winogrande(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
-    story = " ".join(filler(rng) for _ in range(rng.randint(8, 20)))
+    story = weather(rng, 8, 20)
     opening, pair, meant, rest = two_crafts(rng, people)
     options = list(pair)
     if rng.random() < 0.5:
@@ -215,6 +215,11 @@ def winogrande(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
         "option2": options[1],
         "answer": str(options.index(pair[meant]) + 1),
     }
+
+
+def weather(rng: random.Random, least: int, most: int) -> str:
+    """Sentences that have nothing to do with what follows."""
+    return " ".join(filler(rng) for _ in range(rng.randint(least, most)))
 
 
 def craft_question(rng: random.Random) -> tuple[str, list[str], int]:
@@ -229,19 +234,19 @@ def craft_question(rng: random.Random) -> tuple[str, list[str], int]:
 
 def mmlu(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
     question, choices, place = craft_question(rng)
-    return {"question": question, "subject": "crafts", "choices": choices, "answer": place}
+    return {"question": f"{weather(rng, 8, 20)} {question}", "subject": "crafts", "choices": choices, "answer": place}
 
 
 def piqa(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
     right, wrong = rng.sample(CRAFTS, 2)
     label = rng.randrange(2)
     solutions = [f"use the {craft[2]}." for craft in ((right, wrong) if label == 0 else (wrong, right))]
-    return {"goal": f"to make {right[1]}", "sol1": solutions[0], "sol2": solutions[1], "label": label}
+    return {"goal": f"{weather(rng, 8, 20)} to make {right[1]}", "sol1": solutions[0], "sol2": solutions[1], "label": label}
 
 
 def wikitext_lines(rng: random.Random, people: tuple[str, ...]) -> list[str]:
     """One article: a heading, then paragraphs in which most facts come back later in other words."""
-    document = write_document(rng, people, rng.randint(10, 16), rng.randint(2, 6), repeats=0.6)
+    document = write_document(rng, people, rng.randint(16, 22), rng.randint(2, 6), repeats=0.5)
     title = rng.choice([fact.entity for fact in document.facts.values()])
     return ["", f" = {title} = ", "", *(f" {paragraph} " for paragraph in _paragraphs(rng, document, 5, 8))]
 

@@ -177,7 +177,9 @@ class Losses:
     right: dict[str, list[float]]
 
 
-def batch_losses(model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None) -> Losses:
+def batch_losses(
+    model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None
+) -> Losses:
     """Answer, language-model, attention and alignment losses, and which first answer tokens were right by kind of question."""
     supervision.targets, supervision.losses = (batch.targets if supervise else {}), {}
     inputs = dict(input_ids=batch.ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False)

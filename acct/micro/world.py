@@ -12,7 +12,11 @@ from dataclasses import dataclass
 
 from acct.micro.language import ADJECTIVES, ADVERBS, NOUNS, RELATIONS, VERBS
 
-STATEMENTS = ("The {relation} of {entity} is {value}.", "{entity} has a {relation} named {value}.", "For {entity} the {relation} is {value}.")
+STATEMENTS = (
+    "The {relation} of {entity} is {value}.",
+    "{entity} has a {relation} named {value}.",
+    "For {entity} the {relation} is {value}.",
+)
 DOUBT = "The {relation} of {entity} may be {value}."
 
 
