@@ -22,6 +22,8 @@ def build(seed: int = 0, **changes) -> Cartographer:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module = Cartographer(PAIR, CartographerShape(**{"width": 12, "attention_width": 7, "code_width": 5, **changes}))
+        for parameter in module.parameters():  # no weight at its special starting value
+            torch.nn.init.normal_(parameter, std=0.4)
     return module.eval()
 
 
@@ -95,6 +97,16 @@ def test_no_tensor_of_units_by_context_by_width_is_held_at_a_long_context() -> N
 def test_parameters_equal_the_closed_form() -> None:
     for shape in (CartographerShape(12, 7, 5), CartographerShape(32, 16, 8, query_slots=3, position_frequencies=2)):
         assert sum(p.numel() for p in Cartographer(PAIR, shape).parameters()) == shape.parameters(PAIR)
+
+
+def test_at_the_start_units_agree_and_slots_are_what_was_read() -> None:
+    module = Cartographer(PAIR, CartographerShape(12, 7, 5))
+    scores = module(*draw([9, 4], [3, 2]))
+    torch.testing.assert_close(scores, scores[:, :1].expand_as(scores), atol=SCORES, rtol=0)
+    read = torch.randn(2, 4, 7)
+    torch.testing.assert_close(module.modulated_slots(read, torch.arange(15)[None])[:, 3], read, atol=SCORES, rtol=0)
+    scores.square().sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in module.parameters())
 
 
 def test_dropout_acts_in_training_only() -> None:
