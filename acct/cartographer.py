@@ -115,8 +115,9 @@ class Cartographer(nn.Module):
     def _start(self) -> None:
         """Initial weights (the paper is silent): every map keeps its input's scale, FiLM is the identity, and z starts as Z itself in
         the coordinates in which tokens are compared (W_g = I, W_x = W_V), so that m starts as the similarity of a token to what the
-        query's slots read. PyTorch's defaults leave m near zero. On a synthetic matching task after 500 steps, 0.18 to 0.69 of the
-        matching tokens were kept over five seeds, against 0.19 to 0.21 with the defaults over three (random: 0.11)."""
+        query's slots read. PyTorch's defaults leave m near zero. On a synthetic matching task, three seeds, 500 steps, share of
+        the matching tokens kept (random: 0.11): w_M = 64 gave 0.69 to 0.96, with PyTorch's defaults 0.08 to 0.48; at w_M = 32 the two
+        did not differ clearly (0.18 to 0.38, 0.19 to 0.21)."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)

@@ -116,7 +116,7 @@ def test_saturated_preferences_keep_a_finite_gradient() -> None:
     alpha = torch.tensor([900.0, -900.0], dtype=torch.float64, requires_grad=True)
     got = capacities(alpha, 10, 10)
     (gradient,) = torch.autograd.grad(got[0], alpha)
-    assert float(got[0]) == 10.0 and float(got[1]) < 1e-300 and torch.isfinite(gradient).all()
+    assert got[0].item() == 10.0 and got[1].item() < 1e-300 and torch.isfinite(gradient).all()
 
 
 def test_one_unit_takes_the_whole_budget() -> None:
