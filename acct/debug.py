@@ -23,7 +23,6 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-
 def build_model(family: str, size: str, vocabulary: int, special: dict[str, int | None], seed: int = 0) -> Any:
     """A frozen random model; `special` holds bos_token_id, eos_token_id and pad_token_id. The process's random state is kept."""
     import transformers

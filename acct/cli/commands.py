@@ -9,7 +9,7 @@ from acct.config.root import Config
 from acct.errors import InputError
 
 
-def _log() -> None:
+def log_to_terminal() -> None:
     """Messages of the library on standard error; done by commands, never by an import."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for noisy in ("httpx", "urllib3", "filelock"):
@@ -18,7 +18,7 @@ def _log() -> None:
 
 def train(config: Config) -> None:
     """`acct train`: the stages that `stage` names."""
-    _log()
+    log_to_terminal()
     from acct.training.run import train as run
 
     run(config)
@@ -26,7 +26,7 @@ def train(config: Config) -> None:
 
 def evaluate(config: Config) -> None:
     """`acct evaluate`: records of every method and task of one direction."""
-    _log()
+    log_to_terminal()
     from acct.cli.evaluation import evaluate_direction
 
     print("\n".join(evaluate_direction(config).lines()))
@@ -34,7 +34,7 @@ def evaluate(config: Config) -> None:
 
 def tables(config: Config) -> None:
     """`acct tables`: tables from the records of a scale."""
-    _log()
+    log_to_terminal()
     from acct.cli.evaluation import tables_of_scale
 
     print("\n".join(tables_of_scale(config)))
@@ -42,7 +42,7 @@ def tables(config: Config) -> None:
 
 def check(config: Config) -> None:
     """`acct check`: the interface check on the first held-out examples (spec 7)."""
-    _log()
+    log_to_terminal()
     from acct.training.check import check_direction
 
     print(check_direction(config))
@@ -50,7 +50,7 @@ def check(config: Config) -> None:
 
 def generate(config: Config) -> None:
     """`acct generate context=@file query=...`: the target answers from transferred states."""
-    _log()
+    log_to_terminal()
     from acct.transfer import ContextTransfer
 
     context, query = text_of(config.context, "context"), text_of(config.query, "query")

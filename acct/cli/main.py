@@ -17,8 +17,10 @@ COMMANDS: dict[str, str] = {
     "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=a,b budget.retention=1.0,0.5)",
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
+    "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
+    "reproduce": "a whole table: acct reproduce table1 scale=micro trains and evaluates its six directions",
     "choices": "the table of choices on which the paper is silent, as Markdown",
 }
 EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
@@ -75,6 +77,13 @@ def run(command: str, arguments: list[str]) -> int:
         from acct.config.root import choices_table
 
         print(choices_table(), end="")
+        return 0
+    if command == "reproduce":
+        from acct.cli.commands import log_to_terminal
+        from acct.cli.reproduce import reproduce
+
+        log_to_terminal()
+        reproduce(arguments)
         return 0
     from acct.cli import commands
 

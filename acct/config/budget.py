@@ -20,7 +20,5 @@ class BudgetConfig:
     tail_tokens: int = 32
 
     def __post_init__(self) -> None:
-        check_range(
-            "budget.retention", self.retention, 0, 1, "It is the kept fraction: write 0.25 for 4x compression.", open_low=True
-        )
+        check_range("budget.retention", self.retention, 0, 1, "It is the kept fraction: write 0.25 for 4x compression.", open_low=True)
         check_range("budget.tail_tokens", self.tail_tokens, 0, float("inf"))

@@ -1,6 +1,6 @@
 """What stages hand over: weights or selections with a card that says, with hashes, what they were built from (style 5).
 
-    <run>/cartographer, <run>/allocator, <run>/selections, <run>/compiler      each `weights-<hash>.safetensors` and `card.json`
+<run>/cartographer, <run>/allocator, <run>/selections, <run>/compiler      each `weights-<hash>.safetensors` and `card.json`
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Third stage: the Bridge in closed form, then the residual from zero under the five-term loss (spec 4, 5; paper B.3).
 
 A step costs one source forward over the context, one native target forward over [c; q], the Compiler, and the query's tokens mounted
-twice. All but the Compiler and the student's query pass depend on frozen models and frozen selections only: with
-`training.compiler.regroup=false` batches keep their members, and what fits into `training.cache_gigabytes` is computed once.
+twice. All but the Compiler and the student's query pass depend on frozen models and frozen selections only. With
+`training.compiler.regroup=false` batches keep their members in all epochs, and what fits into `training.cache_gigabytes` is computed
+once, in the pass that collects the Bridge's statistics.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -35,9 +36,10 @@ from acct.losses.compilation import (
 )
 from acct.native import read_native
 from acct.progress import Progress
-from acct.selection import gather_native
+from acct.selection import gather_native, gather_source
 from acct.source import read_context
 from acct.training.loop import Terms
+from acct.training.parallel import Parallel
 from acct.training.selections import FrozenSelections, batches_of
 from acct.training.session import Examples, Session
 from acct.types import NativeStates, Selection, SourceStates, SparseKV, TokenBatch
@@ -50,8 +52,9 @@ class FrozenBatch:
     """What a step needs of the frozen models for one batch.
 
     Attributes:
-        selection, groups: frozen. states: hidden states and taps only (keys and values are cut off). bridge_keys, bridge_values,
-        native_keys, native_values: pre-RoPE [slot, dim]. totals: int64 [batch], N + Q.
+        selection, groups: frozen. states: hidden states and taps only (keys and values are cut off).
+        source_keys, source_values: [slot, source dim] of pi_L, pi_H, what the Bridge maps. native_keys, native_values: [slot, dim].
+        totals: int64 [batch], N + Q.
         teacher_attention: for L_attn, None when its weight is 0. teacher_logits: [batch, row, vocabulary] at the last query positions
         with the native states mounted, None when the behaviour weight is 0. query_ids [batch, query], query_lengths [batch].
     """
@@ -59,8 +62,8 @@ class FrozenBatch:
     selection: Selection
     groups: UnitGroups
     states: SourceStates
-    bridge_keys: Tensor
-    bridge_values: Tensor
+    source_keys: Tensor
+    source_values: Tensor
     native_keys: Tensor
     native_values: Tensor
     totals: Tensor
@@ -71,7 +74,7 @@ class FrozenBatch:
 
     def bytes(self) -> int:
         """Memory of its tensors."""
-        held = [getattr(self, name) for name in ("bridge_keys", "bridge_values", "native_keys", "native_values")]
+        held = [getattr(self, name) for name in ("source_keys", "source_values", "native_keys", "native_values")]
         held += [self.states.context_hidden, self.states.taps]
         held += [] if self.teacher_logits is None else [self.teacher_logits]
         held += [t for t in vars(self.teacher_attention).values() if isinstance(t, Tensor)] if self.teacher_attention is not None else []
@@ -82,25 +85,41 @@ class CompilationTask:
     """The loss over batches of one list of examples.
 
     Args:
-        bridge: fitted. residual: trained in place. cache_bytes: memory for frozen batches that come again.
+        cache_bytes: memory for frozen batches that come again.
+    Attributes:
+        bridge, residual: set before the first loss; the residual is trained in place.
     """
 
-    def __init__(
-        self, session: Session, examples: Examples, selections: FrozenSelections, bridge: Bridge, residual: Residual, cache_bytes: float = 0
-    ):
+    bridge: Bridge
+    residual: Residual
+
+    def __init__(self, session: Session, examples: Examples, selections: FrozenSelections, cache_bytes: float = 0):
         self.session, self.examples, self.selections = session, examples, selections
-        self.bridge, self.residual = bridge, residual
         self.settings = session.config.compiler
         names = asdict(CompilationWeights())
         self.weights = CompilationWeights(**{name: getattr(self.settings, name) for name in names})
         self._cache: dict[tuple[int, ...], FrozenBatch] = {}
         self._room = cache_bytes
 
-    def frozen(self, indices: list[int]) -> FrozenBatch:
-        """The batch's constants, from memory or computed."""
+    def statistics(self, batches: Sequence[list[int]], label: str) -> BridgeStatistics:
+        """Sufficient statistics of the Bridge over these batches, float64; what is read on the way is kept while there is room.
+
+        Each process reads its shares; the parts are merged in the order of the processes.
+        """
+        parallel, seconds = self.session.parallel, self.session.config.runtime.progress_seconds
+        found = BridgeStatistics(self.session.pair.geometry, self.session.device)
+        with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
+            for indices in batches:
+                if mine := parallel.share(indices):
+                    self._read(mine, found) if self._room <= 0 else self.frozen(mine, found)
+                display.update(len(indices))
+        return merged(found, parallel)
+
+    def frozen(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
+        """The batch's constants, from memory or computed; computed ones are added to `statistics`."""
         key = tuple(indices)
         if key not in self._cache:
-            found = self._freeze(indices)
+            found = self._freeze(indices, statistics)
             if found.bytes() > self._room:
                 return found
             self._room -= found.bytes()
@@ -108,21 +127,29 @@ class CompilationTask:
         return self._cache[key]
 
     @torch.no_grad()
-    def _freeze(self, indices: list[int]) -> FrozenBatch:
+    def _read(self, indices: list[int], statistics: BridgeStatistics | None) -> tuple[TokenBatch, Selection, SourceStates, NativeStates]:
+        """Tokens, frozen selection, source and native states of a batch, on the interface's device."""
         pair, device = self.session.pair, self.session.device
         batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
         states = read_context(pair.source, batch.context_ids, batch.context_lengths).to(device)
         native = move_native(read_native(pair.target, batch, queries=self.weights.attention > 0), device)
-        groups = UnitGroups.of(selection)
-        bridge_keys, bridge_values = self.bridge(states, selection, groups)
+        if statistics is not None:
+            statistics.add(states, selection, native)
+        return batch, selection, states, native
+
+    @torch.no_grad()
+    def _freeze(self, indices: list[int], statistics: BridgeStatistics | None) -> FrozenBatch:
+        pair = self.session.pair
+        batch, selection, states, native = self._read(indices, statistics)
+        source_keys, source_values = gather_source(selection, states, pair.geometry)
         native_keys, native_values = gather_native(selection, native)
         totals = native.context_lengths + native.query_lengths
         teacher = None
         if self.weights.attention > 0:
             teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, self.settings.attention_positions)
         frozen = FrozenBatch(
-            selection, groups, replace(states, keys_pre=states.keys_pre[..., :0, :], values=states.values[..., :0, :]),
-            bridge_keys, bridge_values, native_keys, native_values, totals, teacher, None, batch.query_ids, native.query_lengths,
+            selection, UnitGroups.of(selection), without_cache(states), source_keys, source_values, native_keys, native_values,
+            totals, teacher, None, batch.query_ids, native.query_lengths,
         )  # fmt: skip
         if self.weights.behaviour > 0:
             frozen = replace(frozen, teacher_logits=self.query_logits(frozen, native_keys, native_values))
@@ -153,11 +180,21 @@ class CompilationTask:
             found["behaviour"] = behaviour(logits, frozen.teacher_logits, rows, self.settings.behaviour_positions)
         return found
 
+    def compiled(self, frozen: FrozenBatch, with_residual: bool = True) -> tuple[Tensor, Tensor]:
+        """Compiled pre-RoPE keys and values [slot, dim], as `acct.compiler.compiler.Compiler` gives them."""
+        bridge, groups = self.bridge, frozen.groups
+        with torch.no_grad():
+            keys = groups.linear([(frozen.source_keys.to(bridge.key_map.dtype), None, bridge.key_map)], bridge.key_bias)
+            values = groups.linear([(frozen.source_values.to(bridge.value_map.dtype), None, bridge.value_map)], bridge.value_bias)
+        if not with_residual:
+            return keys, values
+        key_correction, value_correction = self.residual(frozen.states, frozen.selection, groups)
+        return keys + key_correction, values + value_correction
+
     def __call__(self, indices: list[int], step: int) -> tuple[Tensor, Terms]:
         """Loss and terms of a batch, for `acct.training.loop.fit`."""
         frozen = self.frozen(indices)
-        key_correction, value_correction = self.residual(frozen.states, frozen.selection, frozen.groups)
-        terms = self.terms(frozen, frozen.bridge_keys + key_correction, frozen.bridge_values + value_correction)
+        terms = self.terms(frozen, *self.compiled(frozen))
         return self.weights.total(terms), {name: float(term.detach()) for name, term in terms.items()}
 
     @torch.no_grad()
@@ -166,11 +203,7 @@ class CompilationTask:
         totals: dict[str, float] = {}
         for indices in batches_of(len(self.examples), batch, self.examples.lengths()):
             frozen = self.frozen(indices)
-            keys, values = frozen.bridge_keys, frozen.bridge_values
-            if with_residual:
-                key_correction, value_correction = self.residual(frozen.states, frozen.selection, frozen.groups)
-                keys, values = keys + key_correction, values + value_correction
-            for name, term in self.terms(frozen, keys, values).items():
+            for name, term in self.terms(frozen, *self.compiled(frozen, with_residual)).items():
                 totals[name] = totals.get(name, 0.0) + float(term) * len(indices) / len(self.examples)
         return totals
 
@@ -180,19 +213,24 @@ def move_native(native: NativeStates, device: torch.device) -> NativeStates:
     return replace(native, **{name: value.to(device) for name, value in vars(native).items() if isinstance(value, Tensor)})
 
 
-@torch.no_grad()
-def bridge_statistics(session: Session, examples: Examples, selections: FrozenSelections, batch: int, label: str) -> BridgeStatistics:
-    """Sufficient statistics of the Bridge over all examples, float64."""
-    pair, device = session.pair, session.device
-    found = BridgeStatistics(pair.geometry, device)
-    with Progress(label, len(examples), every=session.config.runtime.progress_seconds, enabled=session.parallel.main) as display:
-        for indices in batches_of(len(examples), batch, examples.lengths()):
-            tokens: TokenBatch = examples.batch(indices)
-            states = read_context(pair.source, tokens.context_ids, tokens.context_lengths).to(device)
-            native = move_native(read_native(pair.target, tokens), device)
-            found.add(states, selections.of(indices, device), native)
-            display.update(len(indices))
-    return found
+def without_cache(states: SourceStates) -> SourceStates:
+    """The states without their keys and values, which the residual does not read."""
+    return replace(states, keys_pre=states.keys_pre[..., :0, :].clone(), values=states.values[..., :0, :].clone())
+
+
+def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
+    """The statistics of all processes, the same in each."""
+    if parallel.world == 1:
+        return own
+    names = [name for name, value in vars(own).items() if isinstance(value, Tensor)]
+    every = {name: parallel.gather(getattr(own, name)) for name in names}
+    total = BridgeStatistics(own.geometry, own.rows.device)
+    for rank in range(parallel.world):
+        part = BridgeStatistics(own.geometry, own.rows.device)
+        for name in names:
+            setattr(part, name, every[name][rank])
+        total.merge(part)
+    return total
 
 
 def bridge_report(session: Session, bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics | None) -> dict[str, Any]:

@@ -66,6 +66,13 @@ def hash_json(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("utf-8"))
 
 
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor Inf; one sum where it does not overflow."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return bool(torch.isfinite(tensor.detach().sum())) or bool(torch.isfinite(tensor).all())
+
+
 def write_folder(folder: Path | str, tensors: Mapping[str, Tensor], card: Mapping[str, Any], stem: str = "weights") -> str:
     """Write tensors and their card; returns the SHA-256 of the tensor file.
 
@@ -77,9 +84,9 @@ def write_folder(folder: Path | str, tensors: Mapping[str, Tensor], card: Mappin
     folder = Path(folder)
     packed = {}
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not all_finite(tensor):
             raise ArtifactError(f"{folder.name}: tensor {name!r} holds NaN or Inf; nothing is written.")
-        packed[name] = tensor.detach().to("cpu").contiguous().clone()
+        packed[name] = tensor.detach().to("cpu").contiguous()
     data = save_tensors(packed)
     digest = sha256(data)
     name = f"{stem}-{digest[:16]}.safetensors"
@@ -145,7 +152,7 @@ def read_folder(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except SafetensorError as error:
         raise ArtifactError(f"{path} is not a safetensors file: {error}.") from error
     for key, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not all_finite(tensor):
             raise ArtifactError(f"{path}: tensor {key!r} holds NaN or Inf.")
     return tensors, card
 

@@ -55,6 +55,14 @@ class Parallel:
 
         return reduce(values, reduction="sum")
 
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """A tensor of equal shape from every process, in their order."""
+        if self._state is None:
+            return [values]
+        from accelerate.utils import gather
+
+        return list(gather(values[None]).unbind(0))
+
     def sum_gradients(self, module: nn.Module, extra: Tensor) -> Tensor:
         """Sum the gradients of a module in place, in one message for each type, and return the summed extra numbers.
 

@@ -17,9 +17,9 @@ from acct.provenance import write_config
 from acct.training.allocation import AllocationTask
 from acct.training.artifacts import Artifact, build_or_reuse, load_artifact
 from acct.training.checkpoint import Checkpoint
-from acct.training.compilation import CompilationTask, bridge_report, bridge_statistics, compiler_of, prefixed
+from acct.training.compilation import CompilationTask, bridge_report, compiler_of, prefixed
 from acct.training.files import finite
-from acct.training.loop import FitReport, Loss, fit
+from acct.training.loop import FitReport, Loss, batches, fit
 from acct.training.modules import (
     capacity_record,
     load_allocator,
@@ -31,7 +31,7 @@ from acct.training.modules import (
     uses_cartographer,
 )
 from acct.training.scoring import ScoringTask
-from acct.training.selections import FrozenSelections, freeze_selections
+from acct.training.selections import FrozenSelections, batches_of, freeze_selections
 from acct.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
@@ -224,9 +224,17 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         examples, held_out = session.train.first(settings.examples), session.held_out.first(settings.held_out)
         train_part = frozen_part(selections, "train", session)
         held_part = frozen_part(selections, "held_out", session) if len(held_out) else None
+        room = config.training.cache_gigabytes * 2**30 if config.compiler.residual and not settings.regroup else 0.0
+        task = CompilationTask(session, examples, train_part, room)
+        measured = None if held_part is None else CompilationTask(session, held_out, held_part, room)
         with session.provenance.phase("bridge"):
-            fitted = bridge_statistics(session, examples, train_part, settings.batch, "bridge")
-            other = None if held_part is None else bridge_statistics(session, held_out, held_part, settings.batch, "bridge, held out")
+            order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
+            fitted = task.statistics(order, "bridge")
+            other = (
+                None
+                if measured is None
+                else measured.statistics(batches_of(len(held_out), settings.batch, held_out.lengths()), "bridge, held out")
+            )
             bridge = fitted.solve(config.compiler.ridge)
             facts: dict[str, Any] = {"bridge": bridge_report(session, bridge, fitted, other)}
         facts["capacity"] = capacity_record(config, geometry)
@@ -234,13 +242,12 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if not config.compiler.residual:
             return compiler_of(bridge, None).state_dict(), facts
         residual = new_residual(config, geometry).to(session.device)
-        room = config.training.cache_gigabytes * 2**30 if not settings.regroup else 0.0
-        task = CompilationTask(session, examples, train_part, bridge, residual, room)
+        task.bridge, task.residual = bridge, residual
         report = _fit(session, "compiler", residual, task, checkpoint)
         facts |= {"steps": report.steps, "last": finite(report.last)}
-        if held_part is not None:
+        if measured is not None:
+            measured.bridge, measured.residual = bridge, residual
             with session.provenance.phase("compiler held out"):
-                measured = CompilationTask(session, held_out, held_part, bridge, residual, room)
                 terms = prefixed(measured.measure(settings.batch, False), "bridge")
                 terms |= prefixed(measured.measure(settings.batch, True), "compiler")
                 facts |= _measured(session, "compiler", terms)

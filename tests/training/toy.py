@@ -45,16 +45,28 @@ def make_loss(module: nn.Module, pause: float = 0.0, dropout: bool = True):
 
 
 def train(
-    folder: Path, *, module: nn.Module | None = None, identity: dict | None = None, pause: float = 0.0, dropout: bool = True,
-    every: int | None = 1, **changes: object,
+    folder: Path,
+    *,
+    module: nn.Module | None = None,
+    identity: dict | None = None,
+    pause: float = 0.0,
+    dropout: bool = True,
+    every: int | None = 1,
+    **changes: object,
 ) -> tuple[nn.Module, FitReport]:
     module = module or make_module()
     parallel = Parallel()
     with Tracker(folder if parallel.main else None) as tracker:
         report = fit(
-            "toy", module, make_loss(module, pause, dropout), LENGTHS, settings(**changes),
+            "toy",
+            module,
+            make_loss(module, pause, dropout),
+            LENGTHS,
+            settings(**changes),
             Checkpoint(folder / "checkpoint", IDENTITY if identity is None else identity),
-            tracker=tracker, parallel=parallel, checkpoint_steps=every,
+            tracker=tracker,
+            parallel=parallel,
+            checkpoint_steps=every,
         )
     return module, report
 

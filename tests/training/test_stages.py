@@ -1,0 +1,213 @@
+"""The three stages on tiny real models: artifacts, reuse, refusals, resume, ablations, data parallelism."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from acct.config.root import Config
+from acct.errors import ArtifactError
+from acct.training.artifacts import KINDS, load_artifact
+from acct.training.files import CARD
+from acct.training.run import train
+from tests.training.conftest import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
+
+
+def run_of(config: Config) -> Path:
+    return Path(config.paths.run)
+
+
+def copy_of(finished: Config, tmp_path: Path, *overrides: str) -> Config:
+    """A configuration in a fresh folder that takes finished stages and data from the shared run."""
+    return tiny(tmp_path, f"paths.data={finished.paths.data}", f"paths.reuse={finished.paths.run}", *overrides)
+
+
+def weights(run: Path, kind: str) -> dict[str, torch.Tensor]:
+    return dict(load_artifact(run, kind).tensors)
+
+
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_stage_leaves_an_artifact_that_names_what_it_was_built_from(finished):
+    run = run_of(finished)
+    artifacts = {kind: load_artifact(run, kind) for kind in KINDS}
+    for kind, artifact in artifacts.items():
+        built_from = artifact.card["built_from"]
+        assert built_from["budget.retention"] == 0.25 and built_from["budget.tail_tokens"] == 4
+        assert len(built_from["direction.source"]) == 64 and len(built_from["data (ids, prompts and answers)"]) == 64
+        assert not (run / kind / "checkpoint").exists()
+    assert artifacts["allocator"].card["built_from"]["artifact.cartographer"] == artifacts["cartographer"].digest
+    assert artifacts["compiler"].card["built_from"]["artifact.selections"] == artifacts["selections"].digest
+    bridge = artifacts["compiler"].card["bridge"]
+    assert bridge["held_out"] and len(bridge["by_layer"]) == 3 and bridge["parameters_per_row"] > 0
+    held_out = artifacts["cartographer"].card["held_out"]
+    assert -1 <= held_out["rank_correlation"] <= 1 and 0 < held_out["kept_utility"] <= 1
+    assert artifacts["cartographer"].card["capacity"]["within_limits"]
+    assert artifacts["cartographer"].card["capacity"]["overrides"]["model_width"] == 32
+
+
+def test_the_run_folder_says_how_it_was_made(finished):
+    run = run_of(finished)
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert set(provenance["phases_seconds"]) >= {"load", "cartographer", "allocator", "selections", "bridge", "compiler"}
+    assert provenance["peak_memory_bytes"] > 0 and provenance["seeds"]["compiler"] == 0
+    assert provenance["capacity"]["counts"]["allocator"] == 9
+    assert provenance["compiler_examples_per_second"] > 0
+    assert yaml.safe_load((run / "config.yaml").read_text())["direction"]["name"] == "tiny_qwen3"
+    rows = metrics(run)
+    assert {row["stage"] for row in rows} >= {"cartographer", "allocator", "compiler", "bridge", "cartographer_held_out"}
+    assert all({"behaviour", "attention", "value", "key_direction", "key_scale"} <= set(row) for row in rows if row["stage"] == "compiler")
+
+
+def test_a_second_run_reuses_finished_stages(finished):
+    run = run_of(finished)
+    before = {kind: (run / kind / CARD).read_bytes() for kind in KINDS}
+    rows = len(metrics(run))
+    train(finished)
+    assert {kind: (run / kind / CARD).read_bytes() for kind in KINDS} == before
+    assert len(metrics(run)) == rows
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("budget.tail_tokens=5", "budget.tail_tokens"),
+        ("direction.prompts=base", "direction.prompts"),
+        ("prompts.cue=Answer", "prompts.cue"),
+        ("training.cartographer.seed=1", "training.cartographer.seed"),
+        ("training.cartographer.examples=11", "training.cartographer.examples"),
+        ("data.seed=1", "data.seed"),
+        ("direction.source=tiny:qwen2_source", "direction.source"),
+        ("supervision.straddle_power=0", "supervision.straddle_power"),
+        ("cartographer.model_width=64", "cartographer.model_width"),
+    ],
+)
+def test_a_changed_input_is_refused_by_name_and_nothing_is_touched(finished, override, field):
+    run = run_of(finished)
+    before = (run / "config.yaml").read_bytes()
+    changed = tiny(Path(finished.paths.results), override, "stage=cartographer")
+    with pytest.raises(ArtifactError, match=rf"{field} = .*training\.restart=true"):
+        train(changed)
+    assert (run / "config.yaml").read_bytes() == before
+
+
+def test_changed_data_is_refused(finished, tmp_path):
+    config = copy_of(finished, tmp_path, "stage=cartographer")
+    train(config)
+    data = tmp_path / "data" / "search_qa"
+    data.mkdir(parents=True)
+    for split in ("train", "validation"):
+        text = (Path(finished.paths.data) / "search_qa" / f"{split}.jsonl").read_text()
+        (data / f"{split}.jsonl").write_text(text.replace("teacher", "doctor"))
+    with pytest.raises(ArtifactError, match=r"data \(ids, prompts and answers\\)"):
+        train(tiny(tmp_path, f"paths.data={tmp_path / 'data'}", "stage=cartographer"))
+
+
+def test_restart_throws_the_old_result_away(finished, tmp_path):
+    train(copy_of(finished, tmp_path, "stage=cartographer"))
+    changed = copy_of(finished, tmp_path, "stage=cartographer", "training.cartographer.seed=1", "training.restart=true")
+    train(changed)
+    assert load_artifact(run_of(changed), "cartographer").card["built_from"]["training.cartographer.seed"] == 1
+
+
+def test_a_later_stage_needs_the_earlier_one(finished, tmp_path):
+    with pytest.raises(ArtifactError, match=r"has no finished cartographer. Train it first: acct train stage=cartographer"):
+        train(tiny(tmp_path, f"paths.data={finished.paths.data}", "stage=allocator"))
+
+
+def test_killed_by_sigkill_in_the_last_stage_ends_with_the_same_weights(finished, tmp_path):
+    """Bit for bit at one thread, all artifacts of the run; `test_loop` kills inside the loop that all stages share."""
+    config = copy_of(finished, tmp_path, "paths.reuse=''")
+    overrides = [f"paths.results={tmp_path}", f"paths.data={finished.paths.data}", "runtime.threads=1"]
+    command = [sys.executable, "-m", "acct.cli.main", "train", "debug=tiny", *overrides]
+    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    path, end = run_of(config) / "metrics.jsonl", time.monotonic() + 90
+    while time.monotonic() < end and not (path.is_file() and path.read_text().count('"compiler"') >= 2):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert (run_of(config) / "compiler" / "checkpoint" / CARD).is_file() and not (run_of(config) / "compiler" / CARD).is_file()
+    train(config)
+    for kind in KINDS:
+        ours, theirs = weights(run_of(config), kind), weights(run_of(finished), kind)
+        assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours), kind
+    mine, whole = ([row["loss"] for row in metrics(run_of(c)) if row["stage"] == "compiler"] for c in (config, finished))
+    assert mine == whole
+
+
+def test_retention_one_needs_neither_cartographer_nor_allocator(finished, tmp_path):
+    config = tiny(tmp_path, f"paths.data={finished.paths.data}", "budget.retention=1.0", "training.compiler.epochs=1")
+    found = train(config)
+    assert set(found) == {"selections", "compiler"} and config.paths.run.endswith("tiny_qwen3-r1")
+    counts, lengths = found["selections"].tensors["train.counts"], found["selections"].tensors["train.context_lengths"]
+    assert bool((counts == lengths[:, None]).all())
+
+
+def test_random_orders_retrain_allocator_and_compiler(finished, tmp_path):
+    config = tiny(tmp_path, f"paths.data={finished.paths.data}", "experiment=table3_random", "training.compiler.epochs=1")
+    found = train(config)
+    assert set(found) == {"allocator", "selections", "compiler"} and config.paths.run.endswith("-random")
+    assert not torch.equal(found["selections"].tensors["train.positions"], weights(run_of(finished), "selections")["train.positions"])
+
+
+def test_uniform_capacity_copies_the_rankings_and_keeps_equal_counts(finished, tmp_path):
+    config = copy_of(finished, tmp_path, "allocator.capacities=uniform", "training.compiler.epochs=1")
+    found = train(config)
+    assert set(found) == {"cartographer", "selections", "compiler"}
+    assert found["cartographer"].card["copied_from"] == run_of(finished).name
+    assert found["cartographer"].digest == load_artifact(run_of(finished), "cartographer").digest
+    counts = found["selections"].tensors["train.counts"]
+    assert bool((counts == counts[:, :1]).all())
+
+
+def test_a_bridge_alone_can_be_asked_for(finished, tmp_path):
+    config = copy_of(finished, tmp_path, "compiler.residual=false")
+    found = train(config)
+    assert not any(name.startswith("residual") for name in found["compiler"].tensors)
+    other = weights(run_of(finished), "compiler")
+    assert all(torch.equal(value, other[name]) for name, value in found["compiler"].tensors.items())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_other_families_run_all_stages(finished, tmp_path, family):
+    config = tiny(
+        tmp_path, f"direction=tiny_{family}", f"paths.data={finished.paths.data}", "training.cartographer.examples=4",
+        "training.allocator.examples=4", "training.compiler.examples=4", "training.compiler.epochs=1",
+    )  # fmt: skip
+    assert set(train(config)) == set(KINDS)
+
+
+def test_two_processes_train_allocator_and_compiler_as_one(finished, tmp_path):
+    """Equal global batch: weights agree to float32 summation order."""
+    run = tmp_path / "tiny" / "tiny_qwen3"
+    arguments = [
+        "-m", "acct.cli.main", "train", "debug=tiny", f"paths.results={tmp_path}", f"paths.data={finished.paths.data}",
+        f"paths.reuse={finished.paths.run}", "allocator.answer_tokens=63", "runtime.threads=1",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    single = copy_of(finished, tmp_path / "one", "allocator.answer_tokens=63")
+    train(single)
+    assert json.loads((run / "provenance.json").read_text())["processes"] == 2
+    for kind in ("allocator", "compiler"):
+        two, one = weights(run, kind), weights(run_of(single), kind)
+        for name, value in one.items():
+            assert torch.allclose(two[name], value, atol=2e-4, rtol=1e-3), (kind, name, float((two[name] - value).abs().max()))
+    losses = [[row["loss"] for row in metrics(folder) if row["stage"] == "compiler"] for folder in (run, run_of(single))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -1,0 +1,157 @@
+"""The losses of the stages: what they read, what they keep, and the figures that they report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from acct.training.allocation import AllocationTask
+from acct.training.artifacts import load_artifact
+from acct.training.compilation import CompilationTask
+from acct.training.loop import seeded
+from acct.training.modules import load_cartographer, load_compiler, make_interface, new_cartographer
+from acct.training.run import frozen_part
+from acct.training.scoring import ScoringTask, kept_share, rank_correlation
+from acct.training.session import Examples, open_session
+from acct.types import TokenBatch
+
+
+@pytest.fixture(scope="module")
+def session(finished):
+    with open_session(finished, record=False) as opened:
+        yield opened
+
+
+def compilation(session, cache_bytes=0.0):
+    artifact = load_artifact(session.run, "compiler")
+    compiler = load_compiler(session.config, session.pair.geometry, artifact, session.device)
+    part = frozen_part(load_artifact(session.run, "selections"), "train", session)
+    task = CompilationTask(session, session.train, part, cache_bytes)
+    task.bridge, task.residual = compiler.bridge, compiler.residual.requires_grad_(True)
+    return task, compiler
+
+
+def test_rank_correlation_is_spearmans_on_the_prefix():
+    generator = torch.Generator().manual_seed(0)
+    scores, utilities = torch.randn(2, 3, 12, generator=generator), torch.rand(2, 3, 12, generator=generator)
+    found = rank_correlation(scores, utilities, torch.tensor([12, 7]))
+    for row, n in enumerate((12, 7)):
+        for unit in range(3):
+            expected = stats.spearmanr(scores[row, unit, :n], utilities[row, unit, :n]).statistic
+            assert float(found[row, unit]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_kept_share_by_hand():
+    utilities = torch.tensor([[[4.0, 3.0, 2.0, 1.0, 9.0]]])  # the last position is tail
+    scores = torch.tensor([[[0.1, 0.9, 0.8, 0.2, 5.0]]])
+    share = kept_share(scores, utilities, torch.tensor([4]), torch.tensor([2]))
+    assert float(share) == pytest.approx((3 + 2) / (4 + 3))
+    assert float(kept_share(utilities, utilities, torch.tensor([4]), torch.tensor([2]))) == 1.0
+
+
+def test_scoring_loss_repeats_under_one_seed_and_trains_the_cartographer(session):
+    module = new_cartographer(session.config, session.pair.geometry)
+    task = ScoringTask(session, session.train, module)
+    values = []
+    for _ in range(2):
+        with seeded(3, 5):
+            loss, terms = task([0, 1, 2], 0)
+        values.append(float(loss.detach()))
+    loss.backward()
+    assert values[0] == values[1] and 0 < terms["valid_pairs"] <= 1
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_answers_never_reach_the_source(session, monkeypatch):
+    import acct.training.allocation as module
+
+    seen: list[TokenBatch] = []
+    read = module.read_source
+    monkeypatch.setattr(module, "read_source", lambda adapter, batch: seen.append(batch) or read(adapter, batch))
+    artifact = load_artifact(session.run, "cartographer")
+    cartographer = load_cartographer(session.config, session.pair.geometry, artifact, session.device)
+    interface = make_interface(session.config, session.pair.geometry, cartographer, None)
+    others = Examples(tuple(replace(item, answer_ids=(7, 8, 9)) for item in session.train.items), session.train.pad_id)
+    values = []
+    for examples in (session.train, others):
+        from acct.allocator.allocator import Allocator
+
+        allocator = Allocator(session.pair.geometry.units)
+        loss, _ = AllocationTask(session, examples, interface, allocator)([0, 1])
+        loss.backward()
+        values.append(float(loss.detach()))
+        assert allocator.preferences.grad.abs().sum() > 0 and float(allocator.preferences.grad.sum()) == pytest.approx(0, abs=1e-5)
+    assert values[0] != values[1]
+    first, second = seen
+    assert torch.equal(first.context_ids, second.context_ids) and torch.equal(first.query_ids, second.query_ids)
+    for index in (0, 1):
+        length = int(first.query_lengths[index])
+        assert first.query_ids[index, :length].tolist() == list(session.train.items[index].query_ids)
+
+
+def test_output_divergence_is_added_by_its_weight(session, monkeypatch):
+    from acct.allocator.allocator import Allocator
+
+    monkeypatch.setattr(session.config.allocator, "output_kl_weight", 0.5)
+    interface = make_interface(session.config, session.pair.geometry, new_cartographer(session.config, session.pair.geometry).eval(), None)
+    loss, terms = AllocationTask(session, session.train, interface, Allocator(session.pair.geometry.units))([0, 1, 2])
+    assert terms["output_kl"] > 0
+    assert float(loss) == pytest.approx(terms["answer_nll"] + 0.5 * terms["output_kl"], rel=1e-6)
+
+
+def test_a_training_step_compiles_what_the_compiler_compiles(session):
+    from acct.source import read_context
+
+    task, compiler = compilation(session)
+    indices = [3, 0, 5]
+    keys, values = task.compiled(task.frozen(indices))
+    batch = session.train.batch(indices)
+    states = read_context(session.pair.source, batch.context_ids, batch.context_lengths)
+    whole = compiler(states, task.selections.of(indices, "cpu"))
+    assert torch.allclose(keys, whole.keys, atol=1e-6) and torch.allclose(values, whole.values, atol=1e-6)
+
+
+def test_kept_batches_give_the_same_loss_and_stay_within_their_memory(session):
+    plain, _ = compilation(session)
+    kept, _ = compilation(session, 1e9)
+    first = [float(task([1, 2, 4], 0)[0]) for task in (plain, kept, kept)]
+    assert first[0] == first[1] == first[2]
+    assert len(kept._cache) == 1 and not plain._cache
+    assert kept._room == 1e9 - next(iter(kept._cache.values())).bytes()
+    small, _ = compilation(session, 1000.0)
+    assert float(small([1, 2, 4], 0)[0]) == first[0] and not small._cache
+
+
+def test_batched_terms_are_the_mean_over_examples(session):
+    task, _ = compilation(session)
+    _, together = task([0, 1, 2], 0)
+    apart = [task([index], 0)[1] for index in (0, 1, 2)]
+    for name, value in together.items():
+        assert value == pytest.approx(sum(terms[name] for terms in apart) / 3, rel=2e-4, abs=1e-6), name
+
+
+def test_native_states_in_place_of_compiled_ones_cost_nothing(session):
+    task, _ = compilation(session)
+    frozen = task.frozen([0, 1])
+    terms = task.terms(frozen, frozen.native_keys, frozen.native_values)
+    assert all(abs(float(term)) < 1e-5 for term in terms.values())
+
+
+def test_a_term_without_weight_is_not_computed(session, monkeypatch):
+    monkeypatch.setattr(session.config.compiler, "behaviour", 0.0)
+    monkeypatch.setattr(session.config.compiler, "attention", 0.0)
+    task, _ = compilation(session)
+    loss, terms = task([0, 1], 0)
+    assert set(terms) == {"key_direction", "key_scale", "value"}
+    assert float(loss) == pytest.approx(terms["key_direction"] + 1e-4 * terms["key_scale"] + terms["value"], rel=1e-5)
+
+
+def test_statistics_do_not_depend_on_the_batches(session):
+    task, _ = compilation(session)
+    one = task.statistics([[index] for index in range(6)], "bridge")
+    all_at_once = task.statistics([list(range(6))], "bridge")
+    assert torch.allclose(one.cross_products, all_at_once.cross_products, rtol=1e-4, atol=1e-2)
+    assert torch.equal(one.rows, all_at_once.rows)  # states of other batches differ by float32 rounding, rows do not
