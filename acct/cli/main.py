@@ -20,7 +20,6 @@ COMMANDS: dict[str, str] = {
     "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
-    "reproduce": "a whole table: acct reproduce table1 scale=micro trains and evaluates its six directions",
     "choices": "the table of choices on which the paper is silent, as Markdown",
 }
 EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130

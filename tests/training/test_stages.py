@@ -113,7 +113,7 @@ def test_changed_data_is_refused(finished, tmp_path):
     for split in ("train", "validation"):
         text = (Path(finished.paths.data) / "search_qa" / f"{split}.jsonl").read_text()
         (data / f"{split}.jsonl").write_text(text.replace("teacher", "doctor"))
-    with pytest.raises(ArtifactError, match=r"data \(ids, prompts and answers\\)"):
+    with pytest.raises(ArtifactError, match=r"data \(ids, prompts and answers\)"):
         train(tiny(tmp_path, f"paths.data={tmp_path / 'data'}", "stage=cartographer"))
 
 
