@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from acct.errors import ConfigError
+from acct.errors import ArtifactError, ConfigError
 
 
 class Sink(Protocol):
@@ -79,13 +79,23 @@ class Tracker:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step of a stage; values are plain numbers."""
+        """Record the metrics of one step of a stage; values are plain numbers.
+
+        Raises:
+            ArtifactError: the file cannot be written (disk full).
+        """
         if self.path is None:
             return
         clean = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
         line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3), **clean}, allow_nan=False)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write {self.path}: {error.strerror or error}. The last checkpoint is kept: free space and start the same "
+                "command again, it continues from there."
+            ) from error
         self._calls += 1
         named = {f"{stage}/{name}": value for name, value in clean.items() if value is not None}
         for sink in self.sinks:

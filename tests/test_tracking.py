@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from acct.errors import ArtifactError
 from acct.progress import Progress, clock_text, progress
 from acct.provenance import Provenance, write_config
 from acct.tracking import Tracker, make_tracker
@@ -34,6 +35,13 @@ def test_rewind_forgets_later_steps_of_one_stage_and_a_torn_line(tmp_path):
         file.write('{"stage": "b", "st')
     tracker.rewind("b", 2)
     assert [(row["stage"], row["step"]) for row in read(tmp_path)] == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)]
+
+
+def test_a_metrics_file_that_cannot_be_written_is_named(tmp_path):
+    tracker = Tracker(tmp_path)
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(ArtifactError, match=r"metrics\.jsonl.*checkpoint is kept"):
+        tracker.log("a", 0, {"loss": 1.0})
 
 
 def test_sinks_get_named_metrics_with_a_growing_step(tmp_path):

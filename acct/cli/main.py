@@ -6,6 +6,7 @@ fault of ours.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -51,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_MISTAKE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_MISTAKE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _complain(
+            f"ArtifactError: no space left on the device ({error.filename or 'a file'}). What was finished is kept: free space, go on."
+        )
         return EXIT_MISTAKE
     except Exception as error:
         from acct.cli.mistakes import explain

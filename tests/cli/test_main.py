@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -70,6 +71,15 @@ def test_an_interrupt_prints_its_message_and_exits_with_130(monkeypatch, capsys)
     monkeypatch.setattr(commands, "train", stop)
     assert main(["train", "debug=tiny"]) == 130
     assert "stopped after step 3 of 9" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_message(monkeypatch, capsys):
+    def full(config):
+        raise OSError(errno.ENOSPC, "No space left on device", "data.jsonl")
+
+    monkeypatch.setattr(commands, "train", full)
+    assert main(["train", "debug=tiny"]) == 2
+    assert "no space left on the device (data.jsonl)" in capsys.readouterr().err
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
