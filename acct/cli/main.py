@@ -53,17 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_MISTAKE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        _complain(
-            f"ArtifactError: no space left on the device ({error.filename or 'a file'}). What was finished is kept: free space, go on."
-        )
-        return EXIT_MISTAKE
     except Exception as error:
         from acct.cli.mistakes import explain
 
         message = explain(error, rest)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = error.filename or "a file"
+            message = f"ArtifactError: no space left on the device ({place}). What was finished is kept: free space, go on."
         if message is None:
             raise
         _complain(message)
