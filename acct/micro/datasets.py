@@ -9,6 +9,7 @@ knowledge, wikitext for the likelihood of a text that repeats itself.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,6 @@ def write_datasets(root: Path, counts: dict[str, dict[str, int]], seed: int = 0)
         for split, count in splits.items():
             path = Path(root) / task / f"{split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
+            partial = path.with_suffix(f".{os.getpid()}.partial")
             partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows(task, split, count, seed)))
             partial.replace(path)
