@@ -192,6 +192,7 @@ def test_other_families_run_all_stages(finished, tmp_path, family):
     assert set(train(config)) == set(KINDS)
 
 
+@pytest.mark.slow
 def test_two_processes_train_allocator_and_compiler_as_one(finished, tmp_path):
     """Equal global batch: weights agree to float32 summation order."""
     run = tmp_path / "tiny" / "tiny_qwen3"
