@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from acct.config.root import compose
 from acct.config.training import STAGES
-from acct.errors import ConfigError, UnknownName
+from acct.errors import AcctError, ConfigError, UnknownName
 
 SIX: dict[str, tuple[str, ...]] = {
     "micro": (
@@ -17,6 +18,7 @@ SIX: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_qwen3", "tiny_llama", "tiny_qwen2"),
 }  # fmt: skip
 TABLES = ("table1",)
+WORKER_PROGRESS_SECONDS = 15  # lines of several directions share one terminal
 
 
 def reproduce(arguments: list[str]) -> None:
@@ -48,6 +50,12 @@ def reproduce(arguments: list[str]) -> None:
     ensure_data(config, config.evaluation.tasks, [config.evaluation.split])
     results = Path(config.paths.results) / config.scale
     print(f"{table}: {len(directions)} directions, stages {', '.join(STAGES)}, then evaluation; everything goes to {results}", flush=True)
-    run_directions(list(directions), overrides, results, None if jobs is None else int(jobs))
-    print(phase_table(list(directions), results))
+    started = time.monotonic()
+    shown = overrides if "runtime.progress_seconds" in given else [*overrides, f"runtime.progress_seconds={WORKER_PROGRESS_SECONDS}"]
+    outcomes = run_directions(list(directions), shown, results, None if jobs is None else int(jobs))
     print("\n".join(tables_of_scale(config)))
+    print("\n" + phase_table(list(directions), results))
+    print(f"{len(directions)} directions in {time.monotonic() - started:.0f} s")
+    failures = [f"{outcome.direction}: {outcome.failed}" for outcome in outcomes if outcome.failed]
+    if failures:
+        raise AcctError("the table is incomplete; run the same command again, it keeps what is finished. Failed: " + "; ".join(failures))

@@ -57,7 +57,7 @@ def _others(rng: random.Random, document: Document, answer: str, number: int) ->
 
 def search_qa(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
     facts = rng.randint(MIN_FACTS, MAX_FACTS - 8)
-    document = write_document(rng, people, facts, rng.randint(MIN_FILLERS, MAX_FILLERS), repeats=0.35)
+    document = write_document(rng, people, facts, rng.randint(MIN_FILLERS, MAX_FILLERS), repeats=0.2)
     stated = [sentence.fact for sentence in document.sentences if sentence.fact is not None]
     repeated = [fact for fact in document.facts.values() if stated.count(fact) > 1]
     fact = rng.choice(repeated or document.certain())

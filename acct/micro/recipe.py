@@ -11,7 +11,7 @@ that chosen heads give to the positions they should look at. It leaves no trace 
     follow   two hops: at the second fact's value (0); yes/no: at the candidate if it is the value found, else at the question (2)
 
 The small model of a family is distilled from the large one, as small models of real families are: besides its own losses, its
-hidden states are asked to be a linear image of the large model's at the same relative depth, and the reverse. That gives the
+states, keys and values are asked to be a linear image of the large model's at the same relative depth, and the reverse. That gives the
 family the property on which context transfer rests and which larger families have from their size: states that are nearly
 linear in one another. Both start from one random code of the vocabulary, narrower than either model.
 """
@@ -23,9 +23,11 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from acct.geometry import layer_map
+from acct.geometry import head_map, layer_map
 from acct.micro.batches import IGNORE, Batch, Prompter, make_batch
 from acct.micro.families import CHAT, CIRCUITS, build
 from acct.micro.language import WORDS, save_tokenizer
@@ -52,6 +54,7 @@ class Recipe:
         mix_from: level from which the other kinds of question join.
         matrix_rate, other_rate: peak learning rates (Muon for the layers' matrices, AdamW for the rest).
         language_weight, attention_weight, alignment_weight: weights beside the answers' cross entropy.
+        align_states: the alignment loss also asks for keys and values, not for hidden states only.
         code_width, code_scale: width and root mean square of the shared code of the vocabulary in the embeddings.
     """
 
@@ -68,6 +71,7 @@ class Recipe:
     language_weight: float = 0.05
     attention_weight: float = 1.0
     alignment_weight: float = 1.0
+    align_states: bool = False
     code_width: int = 64
     code_scale: float = 0.3
 
@@ -160,12 +164,75 @@ def unexplained(inputs: Tensor, outputs: Tensor, ridge: float = 1e-3) -> Tensor:
     return (y - x @ solved).square().sum() / y.square().sum()
 
 
-def alignment(small: list[Tensor], large: list[Tensor], real: Tensor) -> Tensor:
-    """Mean 1 - R2 between the two models' states at matching relative depth, in both directions."""
-    depth = layer_map(len(large) - 1, len(small) - 1)
-    pairs = [(small[depth[layer]][real], large[layer][real]) for layer in range(len(large) - 1)] + [(small[-1][real], large[-1][real])]
-    losses = [unexplained(a, b) for a, b in pairs] + [unexplained(b, a) for a, b in pairs]
-    return sum(losses) / len(losses)
+@dataclass(frozen=True)
+class Reading:
+    """What one model holds at some tokens.
+
+    Attributes:
+        hidden: L + 1 tensors [token, hidden], the last after the final norm.
+        keys, values: L tensors [token, head, dim], keys after native normalisation and before RoPE.
+    """
+
+    hidden: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+@contextmanager
+def reading_of(model: PreTrainedModel) -> Iterator[dict[tuple[str, int], Tensor]]:
+    """Inside the block, forwards of the model leave their keys before RoPE and their values here, by ("keys" or "values", layer)."""
+    seen: dict[tuple[str, int], Tensor] = {}
+    handles = []
+    for number, layer in enumerate(model.model.layers):
+        attention = layer.self_attn
+        for name, module in (("keys", getattr(attention, "k_norm", attention.k_proj)), ("values", attention.v_proj)):
+
+            def keep(_module, _inputs, output, key=(name, number), width=attention.head_dim):
+                seen[key] = output.reshape(*output.shape[:2], -1, width)
+
+            handles.append(module.register_forward_hook(keep))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def gather_reading(hidden: Sequence[Tensor], seen: dict[tuple[str, int], Tensor], real: Tensor) -> Reading:
+    """The real tokens of a batch, rows joined."""
+    layers = len(hidden) - 1
+    return Reading(
+        [h[real] for h in hidden],
+        [seen["keys", layer][real] for layer in range(layers)],
+        [seen["values", layer][real] for layer in range(layers)],
+    )
+
+
+def alignment(source: Reading, target: Reading) -> tuple[Tensor, Tensor]:
+    """Mean 1 - R2 of the target's states from the source's at matching relative depth.
+
+    Returns:
+        Of hidden states from hidden states, and of keys and values from what a Compiler would read: the whole state at that depth, and
+        the one head that the fixed maps pi_L and pi_H pair with it.
+    """
+    layers, heads = len(target.keys), target.keys[0].shape[1]
+    depth, head_of = layer_map(layers, len(source.keys)), head_map(heads, source.keys[0].shape[1])
+    hidden = [unexplained(source.hidden[depth[layer]], target.hidden[layer]) for layer in range(layers)]
+    hidden.append(unexplained(source.hidden[-1], target.hidden[-1]))
+    states: list[Tensor] = []
+    for layer in range(layers):
+        for own, wanted in ((source.keys, target.keys), (source.values, target.values)):
+            states.append(unexplained(source.hidden[depth[layer]], wanted[layer].flatten(1)))
+            paired = own[depth[layer]][:, list(head_of)]
+            states.append(torch.stack([unexplained(paired[:, h], wanted[layer][:, h]) for h in range(heads)]).mean())
+    return torch.stack(hidden).mean(), torch.stack(states).mean()
+
+
+# Training from nothing, then for the small model a second, shorter run from there that aligns keys and values too.
+RECIPES: dict[str, tuple[Recipe, ...]] = {
+    "large": (Recipe(steps=900),),
+    "small": (Recipe(steps=600), Recipe(steps=240, facts=(16, 24, 32), mix_from=0, alignment_weight=3.0, align_states=True)),
+}
 
 
 @dataclass
@@ -178,12 +245,13 @@ class Losses:
 
 
 def batch_losses(
-    model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None
+    model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None, states: bool = False
 ) -> Losses:
     """Answer, language-model, attention and alignment losses, and which first answer tokens were right by kind of question."""
     supervision.targets, supervision.losses = (batch.targets if supervise else {}), {}
     inputs = dict(input_ids=batch.ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False)
-    output = model(**inputs, output_hidden_states=teacher is not None)
+    with reading_of(model) as own:
+        output = model(**inputs, output_hidden_states=teacher is not None)
     logits = output.logits
     answered = batch.labels != IGNORE
     answer = F.cross_entropy(logits[answered], batch.labels[answered])
@@ -195,17 +263,38 @@ def batch_losses(
     attention = sum(supervision.losses.values()) / len(supervision.losses) if supervise else torch.zeros(())
     aligned = torch.zeros(())
     if teacher is not None:
-        with torch.no_grad():
-            states = teacher(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states
-        aligned = alignment(list(output.hidden_states), list(states), batch.blocks >= 0)
+        real = batch.blocks >= 0
+        with torch.no_grad(), reading_of(teacher) as seen:
+            hidden = teacher(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states
+        small, large = gather_reading(output.hidden_states, own, real), gather_reading(hidden, seen, real)
+        both = torch.stack([torch.stack(alignment(small, large)), torch.stack(alignment(large, small))]).mean(0)  # [hidden, states]
+        aligned = both.mean() if states else both[0]
     return Losses(answer, language, attention, aligned, right)
 
 
-def train(family: str, size: str, recipe: Recipe, folder: Path, teacher: PreTrainedModel | None = None) -> dict:
-    """Train one model and save it (bf16) with its tokenizer; returns the record that is saved beside it."""
+def train(
+    family: str, size: str, recipes: Sequence[Recipe], folder: Path, teacher: PreTrainedModel | None = None
+) -> list[dict[str, Any]]:
+    """Train one model by one recipe after the other and save it (bf16) with its tokenizer; returns the record saved beside it."""
+    model = build(family, size, recipes[0].seed)
+    code_embeddings(model, recipes[0].code_width, recipes[0].code_scale)
+    record = []
+    for recipe in recipes:
+        began = time.time()
+        last = run_recipe(family, size, recipe, model, teacher)
+        record.append({"family": family, "size": size, "recipe": asdict(recipe), "seconds": round(time.time() - began), "last": last})
+    model.eval()
+    model.set_attn_implementation("sdpa")
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    save_tokenizer(CHAT[family], folder)
+    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def run_recipe(family: str, size: str, recipe: Recipe, model: PreTrainedModel, teacher: PreTrainedModel | None) -> dict[str, float]:
+    """Train the model in place; returns the smoothed share of right first answer tokens by kind of question."""
     rng, prompter, supervision = random.Random(recipe.seed), Prompter(CHAT[family]), Supervision(size)
-    model = build(family, size, recipe.seed)
-    code_embeddings(model, recipe.code_width, recipe.code_scale)
     AttentionInterface.register(ATTENTION, supervision.attention)
     model.set_attn_implementation(ATTENTION)
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
@@ -226,7 +315,7 @@ def train(family: str, size: str, recipe: Recipe, folder: Path, teacher: PreTrai
         for optimizer, peak in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, recipe.steps, peak)
-        losses = batch_losses(model, batch, supervision, weight > 0, teacher)
+        losses = batch_losses(model, batch, supervision, weight > 0, teacher, recipe.align_states)
         total = losses.answer + recipe.language_weight * losses.language + weight * losses.attention
         (total + recipe.alignment_weight * losses.alignment).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -247,11 +336,4 @@ def train(family: str, size: str, recipe: Recipe, folder: Path, teacher: PreTrai
                 *(family, size, step, recipe.steps, elapsed, elapsed / (step + 1) * (recipe.steps - step - 1), most),
                 *(losses.answer.item(), losses.language.item(), losses.alignment.item(), heads, scores),
             )
-    model.eval()
-    model.set_attn_implementation("sdpa")
-    folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    save_tokenizer(CHAT[family], folder)
-    record = {"family": family, "size": size, "recipe": asdict(recipe), "seconds": round(time.time() - began), "last": smooth}
-    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    return record
+    return smooth

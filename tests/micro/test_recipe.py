@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from acct.micro import families
 from acct.micro.batches import END_IDS, IGNORE, Prompter, document_block, encode, knowledge_block, make_batch, pack, question_block
 from acct.micro.datasets import rows
 from acct.micro.language import ID, RELATIONS, WORDS, build_tokenizer, names
-from acct.micro.recipe import Recipe, alignment, train, unexplained
+from acct.micro.recipe import Reading, Recipe, alignment, train, unexplained
 from acct.micro.world import write_document
 
 
@@ -98,7 +99,18 @@ def test_unexplained_is_one_minus_r2_and_its_gradient_is_that_of_the_solved_prob
         torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-6)
     z = x.detach() @ torch.randn(5, 4, generator=generator, dtype=torch.float64)
     assert unexplained(x.detach(), z, ridge=1e-9) < 1e-6
-    assert alignment([x.detach(), x.detach(), x.detach()], [z, z, z], torch.ones(40, dtype=torch.bool)) < 0.5
+
+
+def test_alignment_is_zero_for_linear_images_and_reads_the_paired_head():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(60, 6, generator=generator)
+    image = [x @ torch.randn(6, 9, generator=generator) for _ in range(4)]
+    source = Reading([x] * 3, [x.view(60, 2, 3)] * 2, [x.view(60, 2, 3)] * 2)
+    same = Reading(image, [x.view(60, 2, 3)[:, [0, 1, 0]] * 2 + 1] * 3, [x.view(60, 2, 3)[:, [0, 1, 0]]] * 3)
+    hidden, states = alignment(source, same)
+    assert hidden < 1e-3 and states < 1e-3
+    crossed = Reading(image, [x.view(60, 2, 3)[:, [1, 0, 1]]] * 3, [x.view(60, 2, 3)[:, [0, 1, 0]]] * 3)
+    assert alignment(source, crossed)[1] > 0.1
 
 
 def unexplained_exact(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -111,10 +123,10 @@ def unexplained_exact(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_few_steps_train_save_and_load(tmp_path, family):
     recipe = Recipe(steps=3, rows=3, questions=2, facts=(4, 5), mix_from=0)
-    large = train(family, "large", recipe, tmp_path / "large")
+    large = train(family, "large", [recipe], tmp_path / "large")
     teacher = AutoModelForCausalLM.from_pretrained(tmp_path / "large", dtype=torch.float32).eval()
-    train(family, "small", recipe, tmp_path / "small", teacher)
-    assert large["family"] == family and json.loads((tmp_path / "small" / "training.json").read_text())["size"] == "small"
+    train(family, "small", [recipe, replace(recipe, steps=2, align_states=True)], tmp_path / "small", teacher)
+    assert large[0]["family"] == family and len(json.loads((tmp_path / "small" / "training.json").read_text())) == 2
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "small")
     assert (tokenizer.chat_template is not None) == families.CHAT[family]
     small = AutoModelForCausalLM.from_pretrained(tmp_path / "small", dtype=torch.float32)
