@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from acct.config.fields import check_choice, check_range, silent
+from acct.errors import ConfigError
 
 
 @dataclass
@@ -80,6 +81,7 @@ class CompilerConfig:
     head_width: int = 32
     input_norm: str = silent("none", "raw states enter W_E; rms divides each by its root mean square first", "4")
     input_bias: bool = silent(False, "no biases but zeta_p", "4")
+    embedding_start: str = silent("random", "start of W_E; predictive: reduced-rank regression, for small pairs", "4")
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
@@ -99,5 +101,10 @@ class CompilerConfig:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))
+        check_choice("compiler.embedding_start", self.embedding_start, ("random", "predictive"))
+        if self.embedding_start == "predictive" and (self.input_norm != "none" or not self.input_bias):
+            raise ConfigError(
+                "compiler.embedding_start=predictive centres raw states: it needs compiler.input_norm=none and compiler.input_bias=true."
+            )
         check_range("compiler.attention_positions", self.attention_positions, 1, float("inf"))
         check_range("compiler.behaviour_positions", self.behaviour_positions, 1, float("inf"))

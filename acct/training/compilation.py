@@ -20,6 +20,7 @@ from torch import Tensor
 from acct.cache import extend, mounted
 from acct.compiler.bridge import Bridge, BridgeStatistics, report
 from acct.compiler.compiler import Compiler, rotate_kv
+from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
 from acct.losses.compilation import (
@@ -100,19 +101,26 @@ class CompilationTask:
         self.weights = CompilationWeights(**{name: getattr(self.settings, name) for name in names})
         self._cache: dict[tuple[int, ...], FrozenBatch] = {}
         self._room = cache_bytes
+        self._embedding: EmbeddingStatistics | None = None
 
-    def statistics(self, batches: Sequence[list[int]], label: str) -> BridgeStatistics:
+    def statistics(self, batches: Sequence[list[int]], label: str, embedding: EmbeddingStatistics | None = None) -> BridgeStatistics:
         """Sufficient statistics of the Bridge over these batches, float64; what is read on the way is kept while there is room.
+
+        `embedding` is filled on the way, when it is given.
 
         Each process reads its shares; the parts are merged in the order of the processes.
         """
         parallel, seconds = self.session.parallel, self.session.config.runtime.progress_seconds
         found = BridgeStatistics(self.session.pair.geometry, self.session.device)
+        self._embedding = embedding
         with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
             for indices in batches:
                 if mine := parallel.share(indices):
                     self._read(mine, found) if self._room <= 0 else self.frozen(mine, found)
                 display.update(len(indices))
+        self._embedding = None
+        if embedding is not None:
+            share_embedding(embedding, parallel)
         return merged(found, parallel)
 
     def frozen(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
@@ -135,6 +143,8 @@ class CompilationTask:
         native = move_native(read_native(pair.target, batch, queries=self.weights.attention > 0), device)
         if statistics is not None:
             statistics.add(states, selection, native)
+        if self._embedding is not None:
+            self._embedding.add(states, native)
         return batch, selection, states, native
 
     @torch.no_grad()
@@ -231,6 +241,13 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
             setattr(part, name, every[name][rank])
         total.merge(part)
     return total
+
+
+def share_embedding(own: EmbeddingStatistics, parallel: Parallel) -> None:
+    """Make the statistics those of all processes, the same in each."""
+    if parallel.world > 1:
+        for name, value in list(vars(own).items()):
+            setattr(own, name, sum(parallel.gather(value)))
 
 
 def bridge_report(session: Session, bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics | None) -> dict[str, Any]:

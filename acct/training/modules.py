@@ -15,6 +15,7 @@ from acct.cartographer import Cartographer, CartographerShape
 from acct.compiler.bridge import Bridge
 from acct.compiler.capacity import CapacityPreset, check_limits, parameter_counts, preset
 from acct.compiler.compiler import Compiler
+from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.residual import Residual, ResidualShape
 from acct.config.root import Config
 from acct.errors import ArtifactError
@@ -69,6 +70,22 @@ def new_cartographer(config: Config, geometry: PairGeometry) -> Cartographer:
     """A Cartographer with initial weights."""
     with initial_weights(config.training.cartographer.seed):
         return Cartographer(geometry, cartographer_shape(config, geometry))
+
+
+def new_embedding_statistics(config: Config, geometry: PairGeometry, device: torch.device) -> EmbeddingStatistics | None:
+    """Empty statistics where W_E is to start from the data, None elsewhere."""
+    if config.compiler.embedding_start == "random" or not config.compiler.residual:
+        return None
+    shape = residual_shape(config, geometry)
+    return EmbeddingStatistics((1 + shape.taps) * shape.source_hidden, 2 * shape.units * shape.head_dim, device)
+
+
+@torch.no_grad()
+def start_embedding(residual: Residual, statistics: EmbeddingStatistics) -> None:
+    """W_E and its bias from the data; nothing else changes, so the Compiler still equals the Bridge."""
+    weight, bias = statistics.solve(residual.shape.width)
+    residual.embedding.weight.copy_(weight)
+    residual.embedding.bias.copy_(bias)
 
 
 def new_residual(config: Config, geometry: PairGeometry) -> Residual:

@@ -26,7 +26,9 @@ from acct.training.modules import (
     load_cartographer,
     make_interface,
     new_cartographer,
+    new_embedding_statistics,
     new_residual,
+    start_embedding,
     uses_allocator,
     uses_cartographer,
 )
@@ -229,7 +231,8 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         measured = None if held_part is None else CompilationTask(session, held_out, held_part, room)
         with session.provenance.phase("bridge"):
             order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
-            fitted = task.statistics(order, "bridge")
+            embedding = new_embedding_statistics(config, geometry, session.device)
+            fitted = task.statistics(order, "bridge", embedding)
             other = (
                 None
                 if measured is None
@@ -242,6 +245,8 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if not config.compiler.residual:
             return compiler_of(bridge, None).state_dict(), facts
         residual = new_residual(config, geometry).to(session.device)
+        if embedding is not None:
+            start_embedding(residual, embedding)
         task.bridge, task.residual = bridge, residual
         report = _fit(session, "compiler", residual, task, checkpoint)
         facts |= {"steps": report.steps, "last": finite(report.last)}

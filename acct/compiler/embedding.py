@@ -1,0 +1,64 @@
+"""A start for W_E: the directions of the source states from which the target's keys and values are best predicted [ours].
+
+The text does not say how W_E starts. A random projection of [H_c ; taps] to width w_W keeps a random part of them, at very unequal
+scales, and the readout then learns slowly. Reduced-rank regression gives the projection that loses least: with centred source states x,
+standardised target states y (keys before RoPE and values of every unit, same position), C_xx = V L V^T and
+
+    W = L^{-1/2} V^T,    W C_xy = U S R^T,    W_E = (first w_W columns of U)^T W,    bias = -W_E mean(x)
+
+E starts white (identity covariance) and ordered by what it predicts. Costs O(a b) memory for widths a = 4 D_S and b = 2 P d_T: meant for
+small geometries; `compiler.embedding_start=random` is the start everywhere else. Statistics in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from acct.types import NativeStates, SourceStates
+
+
+class EmbeddingStatistics:
+    """Sums over context positions of source states x [a] and target states y [b]."""
+
+    def __init__(self, inputs: int, outputs: int, device: torch.device | str = "cpu") -> None:
+        options = {"dtype": torch.float64, "device": device}
+        self.rows = torch.zeros((), **options)
+        self.x, self.y, self.yy = torch.zeros(inputs, **options), torch.zeros(outputs, **options), torch.zeros(outputs, **options)
+        self.xx, self.xy = torch.zeros(inputs, inputs, **options), torch.zeros(inputs, outputs, **options)
+
+    @torch.no_grad()
+    def add(self, states: SourceStates, native: NativeStates) -> None:
+        """Add every context position of a batch; padding is left out."""
+        place = torch.arange(states.context_hidden.shape[1], device=states.context_hidden.device)
+        valid = place < states.context_lengths[:, None]  # [batch, context]
+        x = torch.cat([states.context_hidden, *states.taps.unbind(1)], dim=-1)[valid].float()
+        y = torch.cat([native.context_keys_pre, native.context_values], dim=-1).transpose(1, 2).flatten(2)[valid].float()
+        self.rows += len(x)
+        self.x += x.sum(0, dtype=torch.float64)
+        self.y += y.sum(0, dtype=torch.float64)
+        self.yy += y.double().square().sum(0)
+        self.xx += (x.mT @ x).double()  # one batch in float32, the sum over batches in float64
+        self.xy += (x.mT @ y).double()
+
+    def merge(self, other: EmbeddingStatistics) -> None:
+        """Add what another process has seen."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value.to(self.x.device))
+
+    def solve(self, width: int, floor: float = 1e-6) -> tuple[Tensor, Tensor]:
+        """W_E [width, a] and its bias [width], float32.
+
+        Args:
+            width: w_W, at most a. floor: directions whose variance is below this fraction of the mean variance are treated as having it.
+        """
+        mean_x, mean_y = self.x / self.rows, self.y / self.rows
+        covariance = self.xx / self.rows - mean_x[:, None] * mean_x
+        cross = self.xy / self.rows - mean_x[:, None] * mean_y
+        spread = (self.yy / self.rows - mean_y.square()).clamp_min(0).sqrt()
+        cross = cross / spread.clamp_min(spread.mean() * floor)
+        variances, directions = torch.linalg.eigh(covariance)
+        whiten = directions.mT / variances.clamp_min(variances.mean() * floor).sqrt()[:, None]
+        order = torch.linalg.svd(whiten @ cross, full_matrices=True)[0]  # [a, a]
+        weight = order[:, :width].mT @ whiten
+        return weight.float(), (-weight @ mean_x).float()
