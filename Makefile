@@ -42,8 +42,8 @@ check: lint test  ## lint and fast tests
 reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; SCALE=paper needs GPUs and a hub)
 	$(BIN)/acct reproduce table1 scale=$(SCALE)
 
-micro-models: $(STAMP)  ## train the six embedded models again from nothing (an hour and a half on two cores) and measure them
-	$(BIN)/python -m acct.micro.build
+micro-models: $(STAMP)  ## train the six embedded models from nothing (an hour and a half on two cores), measure and install them
+	$(BIN)/python -m acct.micro.build --out results/micro_models --install
 
 micro-check: $(STAMP)  ## measure the six embedded models: answers from context, linearity of each pair
 	$(BIN)/python -m acct.micro.build --check-only

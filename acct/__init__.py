@@ -1,4 +1,4 @@
-"""Asymmetric cross-LLM context transfer (ACCT): the modules, their training, their evaluation and the rival methods."""
+"""Asymmetric cross-LLM context transfer (ACCT): the three modules, their training and their evaluation."""
 
 from __future__ import annotations
 

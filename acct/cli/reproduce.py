@@ -53,7 +53,9 @@ def reproduce(arguments: list[str]) -> None:
     started = time.monotonic()
     shown = overrides if "runtime.progress_seconds" in given else [*overrides, f"runtime.progress_seconds={WORKER_PROGRESS_SECONDS}"]
     outcomes = run_directions(list(directions), shown, results, None if jobs is None else int(jobs))
-    print("\n".join(tables_of_scale(config)))
+    lines = tables_of_scale(config)
+    print("\n" + (Path(config.paths.tables) / f"{table}.md").read_text(encoding="utf-8"))
+    print("\n".join(lines))
     print("\n" + phase_table(list(directions), results))
     print(f"{len(directions)} directions in {time.monotonic() - started:.0f} s")
     failures = [f"{outcome.direction}: {outcome.failed}" for outcome in outcomes if outcome.failed]

@@ -20,7 +20,7 @@ class SupervisionConfig:
     query_rows: int = 8
     continuation_rows: int = 8
     utility_floor: float = silent(1e-4, "1 - a is floored so that a row that attends to one token stays finite", "5")
-    utility_epsilon: float = silent(1e-6, "eps_o, a fraction of the mean ||o||^2", "5")
+    utility_epsilon: float = silent(1e-6, "eps_o, a fraction of the mean squared norm of o", "5")
     pairs: int = 32
     straddle_power: float = silent(0.5, "gamma: winners drawn in proportion to u^gamma; the uniform draw loses the token that answers", "5")
     band_minimum: int = silent(16, "least width of the local band", "5")

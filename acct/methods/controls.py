@@ -1,4 +1,4 @@
-"""States that cannot carry the document: a method that they come near proves nothing (spec 8, cases 3 and 24)."""
+"""States that cannot carry the document: a method that they come near proves nothing (spec 8)."""
 
 from __future__ import annotations
 

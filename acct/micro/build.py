@@ -1,7 +1,8 @@
 """`make micro-models`: train the six embedded models from nothing, measure them, and say whether they can carry a comparison.
 
 A family's small model needs its large one, so a family is one process; families run side by side, one CPU thread each. A model
-whose folder is complete is kept, so a run that was interrupted goes on with the next model.
+whose folder is complete is kept, so a run that was interrupted goes on with the next model. Training writes to a folder of its own;
+`--install` then replaces the weights that the package ships.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import concurrent.futures
 import json
 import logging
 import multiprocessing
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,7 +101,8 @@ def render(records: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=MODELS, help="folder of the six model folders")
+    parser.add_argument("--out", type=Path, default=MODELS, help="folder of the six model folders (default: those of the package)")
+    parser.add_argument("--install", action="store_true", help="copy what was trained into the package when it does what is required")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--jobs", type=int, default=2, help="families trained at once, one CPU thread each")
     parser.add_argument("--examples", type=int, default=100, help="test examples of each task")
@@ -114,6 +117,8 @@ def main() -> int:
     (args.out / "README.md").write_text("# The six embedded models, as measured by `make micro-check`\n\n" + table)
     print(table)
     wrong = [line for record in records for line in shortfalls(record)]
+    if args.install and not wrong and args.out.resolve() != MODELS.resolve():
+        shutil.copytree(args.out, MODELS, dirs_exist_ok=True)
     print("\n".join(["Short of what is required:", *wrong]) if wrong else "Every model does what is required of it.")
     return 1 if wrong else 0
 

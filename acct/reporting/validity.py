@@ -1,4 +1,4 @@
-"""Whether the controls of a run let its figures mean anything (spec 8; cases 3 and 24).
+"""Whether the controls of a run let its figures mean anything (spec 8).
 
 On a contextual task, states that cannot carry the document (zeros, noise, another document) must be clearly worse than the method. A
 control *reaches* the method where the interval of the paired difference method - control touches zero, or where the control's figure
