@@ -40,6 +40,7 @@ class ResidualShape:
         head_width: attention width of one head.
         input_norm: "none" gives W_E the raw states; "rms" divides each of the 1 + taps states by its root mean square first.
         input_bias: bias of W_E. memory_norm: RMSNorm on what a cross-attention reads. latent_std: scale of the initial latents.
+        branch_start: "random", or "zero": every sublayer starts by adding nothing, so that z is at first E under the final norm.
         norm_epsilon: of every RMSNorm.
     """
 
@@ -56,11 +57,14 @@ class ResidualShape:
     input_bias: bool = False
     memory_norm: bool = True
     latent_std: float = 1.0
+    branch_start: str = "random"
     norm_epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
         if self.width % self.head_width:
             raise ConfigError(f"compiler.width must be a multiple of the attention head width {self.head_width}, got {self.width}.")
+        if self.branch_start not in ("random", "zero"):
+            raise ConfigError(f"compiler.branch_start must be one of random, zero; got {self.branch_start!r}.")
         if self.input_norm not in ("none", "rms"):
             raise ConfigError(f"compiler.input_norm must be one of none, rms; got {self.input_norm!r}.")
 
@@ -142,6 +146,12 @@ class Residual(nn.Module):
         self.latents = nn.Parameter(torch.randn(shape.latents, width) * shape.latent_std)
         self.encoder = nn.ModuleList(Block(shape, self_attention=True) for _ in range(shape.depth))
         self.decoder = nn.ModuleList(Block(shape, self_attention=False) for _ in range(shape.depth))
+        if shape.branch_start == "zero":
+            for block in [*self.encoder, *self.decoder]:
+                for branch in (block.self_attention, block.cross_attention):
+                    if branch is not None:
+                        nn.init.zeros_(branch.output_map.weight)
+                nn.init.zeros_(block.feed_forward.down_map.weight)
         self.final_norm = nn.RMSNorm(width, eps=shape.norm_epsilon)
         self.condition_map = nn.Parameter(torch.zeros(CONDITIONS, width))  # W_xi
         self.key_readout = nn.Parameter(torch.zeros(shape.units, width, shape.head_dim))  # W_p^K

@@ -84,6 +84,7 @@ class CompilerConfig:
     embedding_start: str = silent("random", "start of W_E; predictive: reduced-rank regression, for small pairs", "4")
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
+    branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     ridge: float = 1e-2
     warn_above: float = silent(0.2, "parameters / rows of the Bridge above which a warning tells of overfitting", "4")
@@ -101,6 +102,7 @@ class CompilerConfig:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))
+        check_choice("compiler.branch_start", self.branch_start, ("random", "zero"))
         check_choice("compiler.embedding_start", self.embedding_start, ("random", "predictive"))
         if self.embedding_start == "predictive" and (self.input_norm != "none" or not self.input_bias):
             raise ConfigError(

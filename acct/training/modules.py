@@ -52,7 +52,7 @@ def cartographer_shape(config: Config, geometry: PairGeometry) -> CartographerSh
 
 def residual_shape(config: Config, geometry: PairGeometry) -> ResidualShape:
     """Widths, depth and latents from the preset and its overrides, the rest as configured."""
-    fields = ("head_width", "input_norm", "input_bias", "memory_norm", "latent_std", "norm_epsilon")
+    fields = ("head_width", "input_norm", "input_bias", "memory_norm", "latent_std", "branch_start", "norm_epsilon")
     return capacity(config, geometry).residual(geometry, **{name: getattr(config.compiler, name) for name in fields})
 
 

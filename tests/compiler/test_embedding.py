@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from acct.compiler.embedding import EmbeddingStatistics
+from acct.compiler.residual import Residual, ResidualShape
+from acct.errors import ConfigError
 from acct.types import NativeStates, SourceStates
 
 
@@ -52,3 +57,17 @@ def test_parts_merge_to_the_whole():
     parts[0].merge(parts[1])
     for name, value in vars(whole).items():
         torch.testing.assert_close(getattr(parts[0], name), value)
+
+
+def test_a_zero_start_makes_every_block_the_identity_and_lets_it_learn():
+    shape = ResidualShape(source_hidden=8, units=2, head_dim=4, width=32, feed_forward_width=64, depth=2, latents=3, branch_start="zero")
+    residual = Residual(shape)
+    x, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    for block in [*residual.encoder, *residual.decoder]:
+        assert torch.equal(block(x, memory), x)
+    block(x, memory).square().sum().backward()
+    assert block.feed_forward.down_map.weight.grad.abs().max() > 0
+    other = Residual(ResidualShape(source_hidden=8, units=2, head_dim=4, width=32, feed_forward_width=64, depth=2, latents=3))
+    assert not torch.equal(other.encoder[0](x, memory), x)
+    with pytest.raises(ConfigError, match="branch_start"):
+        replace(shape, branch_start="none")
