@@ -6,8 +6,6 @@ later table meaningless.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,6 +15,7 @@ from acct.data.prompts import EncodedExample, encode
 from acct.data.tasks.registry import get_task
 from acct.evaluation.metrics import token_f1
 from acct.geometry import head_map, layer_map, tap_indices
+from acct.micro.alignment import Reading, gather_reading, reading_of
 from acct.micro.datasets import rows
 from acct.micro.language import build_tokenizer
 
@@ -76,43 +75,16 @@ def choice_accuracy(model: PreTrainedModel, examples: list[EncodedExample], cont
     return 100 * right / len(examples)
 
 
-@dataclass(frozen=True)
-class States:
-    """Per-token features of one model over the contexts of some examples, contexts concatenated: [token, ...]."""
-
-    hidden: tuple[Tensor, ...]
-    keys: Tensor  # [layer, token, head, dim], before RoPE
-    values: Tensor
-
-
 @torch.no_grad()
-def states(model: PreTrainedModel, examples: list[EncodedExample]) -> States:
-    """Hidden states, keys after native normalisation and before RoPE, and values."""
-    seen: dict[tuple[str, int], list[Tensor]] = {}
-    hidden: list[list[Tensor]] = []
-    handles = []
-    for number, layer in enumerate(model.model.layers):
-        attention = layer.self_attn
-        width = attention.head_dim
-        for name, module in (("keys", getattr(attention, "k_norm", attention.k_proj)), ("values", attention.v_proj)):
-
-            def keep(_module, _inputs, output, name=name, number=number, width=width):
-                seen.setdefault((name, number), []).append(output.reshape(output.shape[1], -1, width))
-
-            handles.append(module.register_forward_hook(keep))
-    try:
-        for example in examples:
-            output = model.model(input_ids=torch.tensor([example.context_ids]), use_cache=False, output_hidden_states=True)
-            hidden.append([h[0] for h in output.hidden_states])
-    finally:
-        for handle in handles:
-            handle.remove()
-    layers = len(model.model.layers)
-    return States(
-        tuple(torch.cat(parts) for parts in zip(*hidden)),
-        torch.stack([torch.cat(seen["keys", layer]) for layer in range(layers)]),
-        torch.stack([torch.cat(seen["values", layer]) for layer in range(layers)]),
-    )
+def states(model: PreTrainedModel, examples: list[EncodedExample]) -> Reading:
+    """Hidden states, keys after native normalisation and before RoPE, and values of the contexts."""
+    readings = []
+    for example in examples:
+        ids = torch.tensor([example.context_ids])
+        with reading_of(model) as seen:
+            hidden = model.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        readings.append(gather_reading(hidden, seen, torch.ones_like(ids, dtype=torch.bool)))
+    return Reading(*([torch.cat(parts) for parts in zip(*(vars(r)[name] for r in readings))] for name in ("hidden", "keys", "values")))
 
 
 def held_out_r2(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, ridge: float = 1e-2) -> float:
@@ -135,16 +107,16 @@ def pair_linearity(source: PreTrainedModel, target: PreTrainedModel, fit: list[E
     """
     x, y, x_test, y_test = states(source, fit), states(target, fit), states(source, test), states(target, test)
     depth = layer_map(len(y.keys), len(x.keys))
-    heads = head_map(y.keys.shape[2], x.keys.shape[2])
+    heads = head_map(y.keys[0].shape[1], x.keys[0].shape[1])
     taps = (*tap_indices(len(x.keys)), -1)
 
-    def features(s: States, kind: str, name: str, layer: int) -> list[Tensor]:
+    def features(s: Reading, kind: str, name: str, layer: int) -> list[Tensor]:
         own = getattr(s, name)
         if kind == "bridge":
-            return [own[depth[layer]][:, heads[head]] for head in range(y.keys.shape[2])]
+            return [own[depth[layer]][:, heads[head]] for head in range(y.keys[0].shape[1])]
         if kind == "compiler":
             return [torch.cat([s.hidden[tap] for tap in taps], -1)]
-        return [torch.cat([s.keys.permute(1, 0, 2, 3).flatten(1), s.values.permute(1, 0, 2, 3).flatten(1)], -1)]
+        return [torch.cat([part.flatten(1) for part in (*s.keys, *s.values)], -1)]
 
     report: dict[str, dict[str, list[float]]] = {}
     for kind in ("bridge", "compiler", "all"):

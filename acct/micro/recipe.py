@@ -23,8 +23,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from acct.geometry import head_map, layer_map
+from acct.micro.alignment import alignment, gather_reading, reading_of
 from acct.micro.batches import IGNORE, Batch, Prompter, make_batch
 from acct.micro.families import CHAT, CIRCUITS, build
 from acct.micro.language import WORDS, save_tokenizer
+from acct.micro.muon import Muon
 
 log = logging.getLogger(__name__)
 ATTENTION = "acct_micro_supervised"
@@ -107,35 +107,6 @@ def _mass(wanted: Tensor) -> Tensor:
     return torch.where(used, wanted, torch.zeros_like(wanted)).logsumexp(-1)
 
 
-class Muon(torch.optim.Optimizer):
-    """Orthogonalised momentum for the layers' matrices, in float32 and batched by shape."""
-
-    def __init__(self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95):
-        super().__init__(list(params), dict(lr=lr, momentum=momentum))
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            shapes: dict[torch.Size, list[nn.Parameter]] = {}
-            for p in group["params"]:
-                shapes.setdefault(p.shape, []).append(p)
-            for (rows, columns), params in shapes.items():
-                updates = []
-                for p in params:
-                    momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                    momentum.lerp_(p.grad, 1 - group["momentum"])
-                    updates.append(p.grad.lerp(momentum, group["momentum"]))
-                x = torch.stack(updates)
-                x = x.mT if rows > columns else x
-                x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-                for _ in range(5):
-                    gram = x @ x.mT
-                    x = 3.4445 * x + (2.0315 * gram @ gram - 4.775 * gram) @ x
-                x = x.mT if rows > columns else x
-                for p, update in zip(params, x):
-                    p.add_(update, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
-
-
 def learning_rate(step: int, steps: int, peak: float) -> float:
     """Short warm-up, constant, then a linear fall over the last 45%."""
     return peak * min(1.0, (step + 1) / 40, max(0.02, (steps - step) / (0.45 * steps)))
@@ -149,83 +120,6 @@ def code_embeddings(model: PreTrainedModel, width: int, scale: float) -> None:
     lift = torch.linalg.qr(torch.randn(table.shape[1], width, generator=torch.Generator().manual_seed(2)))[0].T
     lifted = F.normalize(code, dim=1) @ lift
     table.copy_(lifted * scale * table.shape[1] ** 0.5)
-
-
-def unexplained(inputs: Tensor, outputs: Tensor, ridge: float = 1e-3) -> Tensor:
-    """1 - R2 of the best affine map from `inputs` [token, a] to `outputs` [token, b], differentiable in both.
-
-    The map is solved on detached values; at the optimum the loss does not depend on it to first order (envelope theorem).
-    """
-    x, y = inputs - inputs.mean(0), outputs - outputs.mean(0)
-    with torch.no_grad():
-        gram = x.mT @ x
-        gram.diagonal().add_(ridge * gram.diagonal().mean())
-        solved = torch.linalg.solve_ex(gram, x.mT @ y)[0]
-    return (y - x @ solved).square().sum() / y.square().sum()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one model holds at some tokens.
-
-    Attributes:
-        hidden: L + 1 tensors [token, hidden], the last after the final norm.
-        keys, values: L tensors [token, head, dim], keys after native normalisation and before RoPE.
-    """
-
-    hidden: list[Tensor]
-    keys: list[Tensor]
-    values: list[Tensor]
-
-
-@contextmanager
-def reading_of(model: PreTrainedModel) -> Iterator[dict[tuple[str, int], Tensor]]:
-    """Inside the block, forwards of the model leave their keys before RoPE and their values here, by ("keys" or "values", layer)."""
-    seen: dict[tuple[str, int], Tensor] = {}
-    handles = []
-    for number, layer in enumerate(model.model.layers):
-        attention = layer.self_attn
-        for name, module in (("keys", getattr(attention, "k_norm", attention.k_proj)), ("values", attention.v_proj)):
-
-            def keep(_module, _inputs, output, key=(name, number), width=attention.head_dim):
-                seen[key] = output.reshape(*output.shape[:2], -1, width)
-
-            handles.append(module.register_forward_hook(keep))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def gather_reading(hidden: Sequence[Tensor], seen: dict[tuple[str, int], Tensor], real: Tensor) -> Reading:
-    """The real tokens of a batch, rows joined."""
-    layers = len(hidden) - 1
-    return Reading(
-        [h[real] for h in hidden],
-        [seen["keys", layer][real] for layer in range(layers)],
-        [seen["values", layer][real] for layer in range(layers)],
-    )
-
-
-def alignment(source: Reading, target: Reading) -> tuple[Tensor, Tensor]:
-    """Mean 1 - R2 of the target's states from the source's at matching relative depth.
-
-    Returns:
-        Of hidden states from hidden states, and of keys and values from what a Compiler would read: the whole state at that depth, and
-        the one head that the fixed maps pi_L and pi_H pair with it.
-    """
-    layers, heads = len(target.keys), target.keys[0].shape[1]
-    depth, head_of = layer_map(layers, len(source.keys)), head_map(heads, source.keys[0].shape[1])
-    hidden = [unexplained(source.hidden[depth[layer]], target.hidden[layer]) for layer in range(layers)]
-    hidden.append(unexplained(source.hidden[-1], target.hidden[-1]))
-    states: list[Tensor] = []
-    for layer in range(layers):
-        for own, wanted in ((source.keys, target.keys), (source.values, target.values)):
-            states.append(unexplained(source.hidden[depth[layer]], wanted[layer].flatten(1)))
-            paired = own[depth[layer]][:, list(head_of)]
-            states.append(torch.stack([unexplained(paired[:, h], wanted[layer][:, h]) for h in range(heads)]).mean())
-    return torch.stack(hidden).mean(), torch.stack(states).mean()
 
 
 # Training from nothing, then for the small model a second, shorter run from there that aligns keys and values too.

@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from acct.data.examples import Example
 from acct.data.prompts import encode as encode_prompt
 from acct.micro import families
+from acct.micro.alignment import Reading, alignment, unexplained
 from acct.micro.batches import END_IDS, IGNORE, Prompter, document_block, encode, knowledge_block, make_batch, pack, question_block
 from acct.micro.datasets import rows
 from acct.micro.language import ID, RELATIONS, WORDS, build_tokenizer, names
-from acct.micro.recipe import Reading, Recipe, alignment, train, unexplained
+from acct.micro.recipe import Recipe, train
 from acct.micro.world import write_document
 
 
