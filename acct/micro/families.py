@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "large": dict(hidden_size=160, intermediate_size=320, num_hidden_layers=8, num_attention_heads=6, num_key_value_heads=3, head_dim=32),
 }
 CIRCUITS = {"small": Circuit(spell=0, gather=1, find=3, follow=4), "large": Circuit(spell=0, gather=2, find=4, follow=6)}
-HEAD_DIM = {("llama", "large"): 40}
+OVERRIDES = {("llama", "large"): dict(head_dim=40, hidden_size=162)}  # Llama's configuration wants a multiple of its query heads
 ROPE: dict[str, dict[str, Any]] = {
     "qwen3": {"rope_type": "default", "rope_theta": 1e6},
     "qwen2": {"rope_type": "default", "rope_theta": 1e6},
@@ -70,9 +70,7 @@ def build(family: str, size: str, seed: int) -> PreTrainedModel:
     """A freshly initialised model of the family in float32."""
     check_name(family, size)
     config_class, model_class = CLASSES[family]
-    shape = SHAPES[size] | {"head_dim": HEAD_DIM.get((family, size), SHAPES[size]["head_dim"])}
-    if family == "qwen2":  # Qwen2 derives the head width; ask for what its attention modules will read
-        shape["head_dim"] = shape.pop("head_dim")
+    shape = SHAPES[size] | OVERRIDES.get((family, size), {})
     special = dict(bos_token_id=None if CHAT[family] else ID[BOS], eos_token_id=ID[TURN_END if CHAT[family] else EOS], pad_token_id=ID[PAD])
     torch.manual_seed(seed)
     return model_class(
