@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from acct.errors import ConfigError
 
+_STRFTIME = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)\s*\)""")
 _CONTEXT, _QUERY = "acctcontextplaceholder", "acctqueryplaceholder"
 
 
@@ -39,8 +42,8 @@ def chat_frame(tokenizer: Any, separator: str, system: str | None, date: datetim
         options["enable_thinking"] = False
     if "date_string" in template:
         options["date_string"] = date.strftime("%d %b %Y")
-    if "strftime_now" in template:
-        options["strftime_now"] = date.strftime
+    if "strftime_now" in template:  # newer transformers turn a function among the options into text, so the calls are answered here
+        options["chat_template"] = _STRFTIME.sub(lambda call: json.dumps(date.strftime(call["format"])), template)
     messages = [{"role": "user", "content": _CONTEXT + separator + _QUERY}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
