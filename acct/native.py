@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from acct.models.adapter import Capture, ModelAdapter
-from acct.models.batching import check_batch, join, query_places, require_finite, take_context, take_query, zero_padding
+from acct.models.batching import check_batch, query_places, require_finite, take_context, take_query, zero_padding
 from acct.types import NativeStates, TokenBatch
 
 
@@ -25,7 +25,7 @@ def read_native(adapter: ModelAdapter, batch: TokenBatch, queries: bool = False,
     """
     check_batch(batch)
     batch = batch.to(adapter.device)
-    ids, lengths = join(batch)
+    ids, lengths = batch.joined()
     capture = Capture(hidden=(adapter.geometry.layers,) if logits else False, keys=True, queries=queries)
     states = adapter.forward(ids, lengths, capture, query_positions=query_places(batch))
     keys, values = (tensor.flatten(1, 2) for tensor in (states.keys_pre, states.values))  # [batch, unit, seq, dim]

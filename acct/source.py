@@ -26,7 +26,7 @@ from torch import Tensor
 from acct.errors import ArtifactError, InputError
 from acct.geometry import tap_indices
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
-from acct.models.batching import check_batch, check_lengths, join, mask_of, require_finite, take_query, zero_padding
+from acct.models.batching import check_batch, check_lengths, mask_of, require_finite, take_query, zero_padding
 from acct.types import SourceStates, TokenBatch
 
 FORMAT = "acct.source_states/1"
@@ -47,7 +47,7 @@ def read_source(adapter: ModelAdapter, batch: TokenBatch) -> SourceStates:
     """
     check_batch(batch)
     batch = batch.to(adapter.device)
-    ids, lengths = join(batch)
+    ids, lengths = batch.joined()
     states = adapter.forward(ids, lengths, _capture(adapter))
     found = _context_states(adapter, states, batch.context_ids, batch.context_lengths)
     query = take_query(states.hidden[-1], batch)

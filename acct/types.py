@@ -41,15 +41,14 @@ class TokenBatch:
         return self.context_ids.shape[0]
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """[context; query] without a gap, right-padded: ids [batch, sequence] and lengths [batch]."""
+        """[context; query] without a gap, right-padded with zeros: ids [batch, sequence] and lengths [batch]."""
         lengths = self.context_lengths + self.query_lengths
-        width = int(lengths.max())
-        ids = self.context_ids.new_zeros(self.batch, width)
-        for row in range(self.batch):
-            n, q = int(self.context_lengths[row]), int(self.query_lengths[row])
-            ids[row, :n] = self.context_ids[row, :n]
-            ids[row, n : n + q] = self.query_ids[row, :q]
-        return ids, lengths
+        place = torch.arange(int(lengths.max()), device=lengths.device).expand(self.batch, -1)  # [batch, sequence]
+        starts = self.context_lengths[:, None]
+        column = torch.where(place < starts, place, place - starts + self.context_ids.shape[1])
+        both = torch.cat((self.context_ids, self.query_ids), dim=1)
+        ids = both.gather(1, column.clamp(max=both.shape[1] - 1))
+        return ids.masked_fill(place >= lengths[:, None], 0), lengths
 
     def to(self, device: torch.device | str) -> TokenBatch:
         return TokenBatch(*(t.to(device) for t in (self.context_ids, self.context_lengths, self.query_ids, self.query_lengths)))

@@ -7,7 +7,6 @@ import torch
 
 from acct.errors import InputError, ModelError
 from acct.models.adapter import Capture
-from acct.models.batching import join
 from acct.models.registry import adapter_for
 from acct.native import read_native
 from tests.tiny import FAMILIES, ROPE_KINDS, one_row, tiny_batch, tiny_model
@@ -22,7 +21,7 @@ def test_units_hold_the_models_own_cache(family: str, rope: str) -> None:
     model = tiny_model(family, size="target", rope=rope)
     adapter, batch = adapter_for(model), one_row(tiny_batch(1, context=(27,), query=(5,)), 0)
     native = read_native(adapter, batch, queries=True, logits=True)
-    own = model(join(batch)[0], use_cache=True)
+    own = model(batch.joined()[0], use_cache=True)
     keys = adapter.rotate(torch.cat([native.context_keys_pre, native.query_keys_pre], dim=2), torch.arange(32))
     values = torch.cat([native.context_values, native.query_values], dim=2)
     for layer in range(3):
@@ -31,7 +30,7 @@ def test_units_hold_the_models_own_cache(family: str, rope: str) -> None:
             assert (keys[0, unit] - own.past_key_values.layers[layer].keys[0, head]).abs().max() <= ROTATION
             assert torch.equal(values[0, unit], own.past_key_values.layers[layer].values[0, head])
     assert (native.logits - own.logits[:, 27:]).abs().max() <= LOGITS
-    every = adapter.forward(join(batch)[0], capture=Capture(queries=True)).queries_pre
+    every = adapter.forward(batch.joined()[0], capture=Capture(queries=True)).queries_pre
     assert native.queries_pre.shape == (1, 3, 9, 5, 16) and torch.equal(native.queries_pre, every[..., 27:, :])
 
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from acct.errors import ArtifactError, InputError, ModelError
-from acct.models.batching import join, query_places, take_query, zero_padding
+from acct.models.batching import query_places, take_query, zero_padding
 from acct.models.registry import adapter_for
 from acct.source import load_states, read_context, read_query, read_source, save_states
 from acct.types import SourceStates, TokenBatch
@@ -26,14 +26,16 @@ def widest(first: SourceStates, second: SourceStates, names: tuple[str, ...]) ->
     return max(float((getattr(first, name) - getattr(second, name)).abs().max()) for name in names)
 
 
-def test_join_equals_the_row_by_row_join() -> None:
+def test_joined_rows_are_context_then_query_then_zeros() -> None:
     for seed in range(5):
         batch = tiny_batch(seed, context=(3, 9, 1, 9), query=(1, 2 + seed, 7, 1))
-        ours, theirs = join(batch), batch.joined()
-        assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
-        taken = take_query(ours[0][..., None].float(), batch)[..., 0]
+        ids, lengths = batch.joined()
+        for row, (n, q) in enumerate(zip(batch.context_lengths.tolist(), batch.query_lengths.tolist())):
+            expected = batch.context_ids[row, :n].tolist() + batch.query_ids[row, :q].tolist()
+            assert lengths[row] == n + q and ids[row].tolist() == expected + [0] * (ids.shape[1] - n - q)
+        taken = take_query(ids[..., None].float(), batch)[..., 0]
         assert torch.equal(taken.long(), batch.query_ids)
-        assert bool((query_places(batch) < ours[1][:, None]).all())
+        assert bool((query_places(batch) < lengths[:, None]).all())
 
 
 def test_padding_is_zero_even_where_nan_stood() -> None:
@@ -49,7 +51,7 @@ def test_fields_are_what_the_specification_names(family: str, size: str) -> None
     model = tiny_model(family, size=size)
     adapter, batch = adapter_for(model), one_row(tiny_batch(1), 0)
     states = read_source(adapter, batch)
-    own = model(join(batch)[0], output_hidden_states=True, use_cache=True)
+    own = model(batch.joined()[0], output_hidden_states=True, use_cache=True)
     context, shape = 11, adapter.geometry
     assert torch.equal(states.context_hidden, own.hidden_states[-1][:, :context])
     assert torch.equal(states.query_hidden, own.hidden_states[-1][:, context:])

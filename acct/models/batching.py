@@ -1,4 +1,4 @@
-"""Right-padded batches of [context; query]: checks, joining, and gathers without a loop over rows."""
+"""Right-padded batches of [context; query]: checks, and gathers without a loop over rows."""
 
 from __future__ import annotations
 
@@ -40,17 +40,6 @@ def check_batch(batch: TokenBatch) -> None:
 def mask_of(lengths: Tensor, width: int) -> Tensor:
     """bool [batch, width], true at real tokens."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]
-
-
-def join(batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """[context; query] without a gap, right-padded with zeros: ids [batch, seq] and lengths [batch]."""
-    lengths = batch.context_lengths + batch.query_lengths
-    place = torch.arange(int(lengths.max()), device=lengths.device).expand(batch.batch, -1)  # [batch, seq]
-    starts = batch.context_lengths[:, None]
-    column = torch.where(place < starts, place, place - starts + batch.context_ids.shape[1])
-    both = torch.cat((batch.context_ids, batch.query_ids), dim=1)
-    ids = both.gather(1, column.clamp(max=both.shape[1] - 1))
-    return ids.masked_fill(place >= lengths[:, None], 0), lengths
 
 
 def query_places(batch: TokenBatch) -> Tensor:
