@@ -89,7 +89,7 @@ def write_tables(
     records = load_records(results_root, scale, variant, retention, methods)
     table = build_table1(records, bootstrap, criteria, control_margin)
     sheet = Sheet(records, bootstrap)
-    others = _other_tables(results_root, scale, retention, variant, bootstrap)
+    others = other_tables(results_root, scale, retention, variant, bootstrap)
     runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
     texts = {f"{table.name}.json": json.dumps(runs, indent=2, sort_keys=True) + "\n"}
     for one in (table, *others):
@@ -105,7 +105,7 @@ def write_tables(
     return Written(tuple(files), table, sheet, tuple(lines))
 
 
-def _other_tables(
+def other_tables(
     results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None
 ) -> list[Table]:
     """Table 2 where several retentions were evaluated, Table 3 where retrained variants were."""
