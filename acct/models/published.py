@@ -1,0 +1,83 @@
+"""Geometry of models without their weights: from a configuration alone, on the meta device (spec 6, 7; paper E).
+
+`configurations/<owner>/<model>.json` are the public configurations of the models of the paper's pairs, see the README there. A local folder
+with a `config.json` (the embedded models) is read in the same way. The geometry is taken from the instantiated classes through the
+family's adapter, not from field names, so that it is what a run on the loaded model would see.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from acct.errors import ModelError, UnknownName
+from acct.geometry import ModelGeometry
+from acct.models.registry import adapter_for
+from acct.training.files import hash_json
+
+CONFIGURATIONS = Path(__file__).with_name("configurations")
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A model as its configuration describes it.
+
+    Attributes:
+        name: hub id, or the folder's name. geometry: what the interface needs of it. parameters: of the instantiated model, an embedding
+            that serves as the head counted once. tied: whether it does. digest: SHA-256 of the configuration.
+    """
+
+    name: str
+    geometry: ModelGeometry
+    parameters: int
+    tied: bool
+    digest: str
+
+
+def published_names() -> list[str]:
+    """Hub ids whose configurations are kept here."""
+    return sorted(str(path.relative_to(CONFIGURATIONS).with_suffix("")) for path in CONFIGURATIONS.glob("*/*.json"))
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """The configuration of a hub id that is kept here, or of a local folder.
+
+    Raises:
+        UnknownName: neither. ModelError: not a JSON object with a `model_type`.
+    """
+    path = Path(name) / "config.json"
+    if not path.is_file():
+        path = CONFIGURATIONS / f"{name}.json"
+        if not path.is_file():
+            raise UnknownName("published configuration", name, published_names())
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}. Copy the model's config.json there again.") from error
+    if not isinstance(found, dict) or "model_type" not in found:
+        raise ModelError(f"{path} must be an object with a model_type. Copy the model's config.json there again.")
+    return found
+
+
+@lru_cache(maxsize=32)
+def published(name: str) -> PublishedModel:
+    """Instantiate a model on the meta device and read its geometry: seconds and megabytes for any size.
+
+    Args:
+        name: a hub id of `published_names()`, or a folder with a config.json.
+    Raises:
+        UnknownName, ModelError: see `configuration`; also a family without an adapter.
+    """
+    raw = configuration(name)
+    fields = {key: value for key, value in raw.items() if key != "model_type"}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(raw["model_type"], **fields), dtype=torch.bfloat16)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    shown = Path(name).name if (Path(name) / "config.json").is_file() else name
+    return PublishedModel(shown, adapter_for(model, lambda: name).geometry, count, bool(model.config.tie_word_embeddings), hash_json(raw))
