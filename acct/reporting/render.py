@@ -7,8 +7,9 @@ import io
 
 import numpy as np
 
-from acct.reporting.tables import DASH, Block, Cell, Table
+from acct.reporting.tables import DASH, Block, Cell, Table, Text
 
+GRID = ("block", "row", "column", "value")
 COLUMNS = ("direction", "task", "metric", "method", "value", "lower", "upper", "relative", "gap_closed", "examples")
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "→": r"$\to$", DASH: "--", "±": r"$\pm$", "≥": r"$\ge$"}
 
@@ -25,7 +26,7 @@ def markdown(table: Table) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: Cell | Text) -> str:
     number = f"**{cell.number()}**" if cell.bold and cell.defined else cell.number()
     return f"{number} {cell.bounds()}".rstrip()
 
@@ -69,3 +70,19 @@ def long_csv(table: Table) -> str:
         shown = [f"{number:.6g}" if np.isfinite(number) else "" for number in numbers]
         writer.writerow([figure.direction, figure.task, figure.metric, figure.method, *shown, figure.examples])
     return buffer.getvalue()
+
+
+def grid_csv(table: Table) -> str:
+    """One line for each cell as it is printed, columns exactly GRID: for tables whose cells are no figures of records."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(GRID)
+    for block in table.blocks:
+        for name, cells in block.rows:
+            writer.writerows((block.title, name, column, cell.number()) for column, cell in zip(block.columns, cells))
+    return buffer.getvalue()
+
+
+def rendered(table: Table) -> dict[str, str]:
+    """The table in all three formats, by file ending; a table with figures gets `long_csv`, another one `grid_csv`."""
+    return {".md": markdown(table), ".tex": latex(table), ".csv": long_csv(table) if table.figures else grid_csv(table)}

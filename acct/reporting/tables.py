@@ -45,12 +45,31 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A word, or a number that has no interval: settings, counts, names."""
+
+    text: str
+    bold: bool = False
+
+    @property
+    def defined(self) -> bool:
+        return bool(self.text) and self.text != DASH
+
+    def number(self) -> str:
+        return self.text or DASH
+
+    def bounds(self) -> str:
+        """Nothing: it is exact."""
+        return ""
+
+
+@dataclass(frozen=True)
 class Block:
     """A titled grid: `columns` are the heads of the cells, `rows` pairs of a label and its cells."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows: tuple[tuple[str, tuple[Cell | Text, ...]], ...]
 
 
 @dataclass(frozen=True)
