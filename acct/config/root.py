@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 import acct
 from acct.config.budget import BudgetConfig
 from acct.config.data import DataConfig, EvaluationConfig, PromptsConfig
+from acct.config.diagnosis import DiagnosisConfig
 from acct.config.direction import DirectionConfig
 from acct.config.fields import check_choice, check_range
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
@@ -48,6 +49,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
