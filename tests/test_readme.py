@@ -13,6 +13,7 @@ import pytest
 from acct.cli.main import COMMANDS, quoted
 from acct.cli.reproduce import TABLES
 from acct.config.root import choices_table, compose
+from acct.reporting.claims_excerpt import excerpt
 from tests.training.conftest import finished  # noqa: F401 (a fixture)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +61,12 @@ def test_the_two_commands_come_first():
 
 def test_the_table_of_open_choices_is_the_codes():
     assert between(README, "choices") == choices_table(), "paste the output of `acct choices` between the markers of README.md"
+
+
+def test_the_claims_are_the_committed_figures():
+    table = "experiments/table1/table1.csv"
+    expected = excerpt(ROOT / table)
+    assert between(README, "claims") == expected, f"run: python -m acct.reporting.claims_excerpt {table} README.md"
 
 
 def test_every_path_of_the_tree_exists_and_no_package_is_missing():

@@ -40,6 +40,14 @@ def tables(config: Config) -> None:
     print("\n".join(tables_of_scale(config)))
 
 
+def claims(config: Config) -> None:
+    """`acct claims`: the ledger of the paper's claims, from everything that a scale has measured."""
+    log_to_terminal()
+    from acct.cli.ledger import claims_of_scale
+
+    print("\n".join(claims_of_scale(config)))
+
+
 def check(config: Config) -> None:
     """`acct check`: the interface check on the first held-out examples (spec 7)."""
     log_to_terminal()

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=a,b budget.retention=1.0,0.5)",
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
+    "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",
     "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
