@@ -13,7 +13,7 @@ EXTRAS ?= data,track,report,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-slow check lint reproduce-table1 micro-models micro-check choices clean
+.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-appendix figures micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -41,6 +41,12 @@ check: lint test  ## lint and fast tests
 
 reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; SCALE=paper needs GPUs and a hub)
 	$(BIN)/acct reproduce table1 scale=$(SCALE)
+
+reproduce-appendix: $(STAMP)  ## the appendix's tables into results/$(SCALE)/tables: seconds, also for SCALE=paper (no weights)
+	$(BIN)/acct appendix scale=$(SCALE)
+
+figures: $(STAMP)  ## diagnose finished runs that were not yet, then draw all figures into results/$(SCALE)/figures
+	$(BIN)/acct figures scale=$(SCALE) diagnosis.missing=true
 
 micro-models: $(STAMP)  ## train the six embedded models from nothing (an hour and a half on two cores), measure and install them
 	$(BIN)/python -m acct.micro.build --out results/micro_models --install

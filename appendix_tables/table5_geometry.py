@@ -58,8 +58,8 @@ def notes(inputs: Inputs) -> list[str]:
     overridden = {pair.name: dict(pair.preset.overrides) for pair in inputs.pairs if pair.preset.overrides}
     if overridden:
         changed = next(iter(overridden.values()))
-        listed = ", ".join(f"{name} = {value}" for name, value in sorted(changed.items()))
-        found.append(f"{len(overridden)} of {len(inputs.pairs)} directions override the rule by configuration: {listed}.")
+        settings = ", ".join(f"{name} = {value}" for name, value in sorted(changed.items()))
+        found.append(f"{len(overridden)} of {len(inputs.pairs)} directions override the rule by configuration: {settings}.")
     if inputs.config.scale == "paper":
         heads = sorted({model.geometry.head_dim for pair in inputs.pairs for model in (pair.source, pair.target)})
         units = sorted({pair.geometry.units for pair in inputs.pairs if pair.name in WORKED_DIRECTIONS})

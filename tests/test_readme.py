@@ -13,7 +13,9 @@ import pytest
 from acct.cli.main import COMMANDS, quoted
 from acct.cli.reproduce import TABLES
 from acct.config.root import choices_table, compose
+from acct.reporting.charts.registry import CHARTS
 from acct.reporting.claims_excerpt import excerpt
+from appendix_tables.registry import TABLES as APPENDIX
 from tests.training.conftest import finished  # noqa: F401 (a fixture)
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,6 +116,10 @@ def test_every_command_exists_and_its_settings_compose(arguments):
     if command == "reproduce":
         assert rest[:1] == [] or rest[0] in TABLES
         rest = [argument for argument in rest[1:] if not argument.startswith("jobs=")]
+    if command in ("appendix", "figures"):
+        known = {"appendix": APPENDIX, "figures": CHARTS}[command]
+        assert {name for name in rest if "=" not in name} - {"<name>"} <= set(known)
+        rest = [argument for argument in rest if "=" in argument]
     choices = []
     for argument in rest:
         name, _, values = argument.partition("=")

@@ -56,6 +56,14 @@ def check(config: Config) -> None:
     print(check_direction(config))
 
 
+def diagnose(config: Config) -> None:
+    """`acct diagnose`: per-layer measures of the run folder's interface on held-out examples."""
+    log_to_terminal()
+    from acct.evaluation.diagnosis import diagnose as run
+
+    print(f"wrote {run(config)}")
+
+
 def generate(config: Config) -> None:
     """`acct generate context=@file query=...`: the target answers from transferred states."""
     log_to_terminal()

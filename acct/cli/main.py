@@ -19,6 +19,9 @@ COMMANDS: dict[str, str] = {
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
     "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",
+    "appendix": "tables of the appendix, all or by name, from configuration, geometry and records: appendix table5 scale=paper",
+    "diagnose": "what a trained direction does inside, on held-out examples: ranking, Bridge and attention in every layer",
+    "figures": "charts, all or by name, from records and diagnoses; diagnosis.missing=true diagnoses first",
     "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
@@ -81,6 +84,14 @@ def run(command: str, arguments: list[str]) -> int:
         from acct.config.root import choices_table
 
         print(choices_table(), end="")
+        return 0
+    if command in ("appendix", "figures"):
+        from acct.cli.appendix import appendix
+        from acct.cli.commands import log_to_terminal
+        from acct.cli.figures import figures
+
+        log_to_terminal()
+        print("\n".join({"appendix": appendix, "figures": figures}[command](arguments)))
         return 0
     if command == "reproduce":
         from acct.cli.commands import log_to_terminal

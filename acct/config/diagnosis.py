@@ -14,11 +14,13 @@ class DiagnosisConfig:
     Attributes:
         examples: held-out examples, the first of their manifest. batch: read at once; changes speed only.
         example: which of them the figure of surviving tokens shows.
+        missing: `acct figures` first diagnoses finished runs that were not yet.
     """
 
     examples: int = 32
     batch: int = 8
     example: int = 0
+    missing: bool = False
 
     def __post_init__(self) -> None:
         check_range("diagnosis.examples", self.examples, 1, float("inf"))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from acct.errors import ArtifactError
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
@@ -100,7 +98,12 @@ def write_tables(
         write_text(folder / name, text)
         files.append(folder / name)
     if figures:
-        files += _figures(sheet, Path(results_root) / scale / "figures")
+        from acct.reporting.charts.registry import write_charts
+        from acct.reporting.charts.sources import Sources
+
+        share = float(next(iter(records.configurations.values()))["retention"])
+        sources = Sources(Path(results_root), scale, share, variant, bootstrap or Bootstrap())
+        files += [path for drawn in write_charts(sources, Path(results_root) / scale / "figures").values() for path in drawn.files]
     lines = [finding.line() for finding in findings(sheet, criteria)] + judge(sheet, margin=control_margin).lines()
     return Written(tuple(files), table, sheet, tuple(lines))
 
@@ -128,18 +131,6 @@ def other_tables(
         line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()))
         tables.append(replace(ablation_table(base, retrained), provenance=line))
     return tables
-
-
-def _figures(sheet: Sheet, folder: Path) -> list[Path]:
-    """Charts of a sheet and the capacities that its runs noted."""
-    from acct.reporting.plots import plot_capacities, plot_relative
-
-    files = plot_relative(sheet, folder)
-    for direction, provenance in sheet.records.provenance.items():
-        noted = provenance.get("capacities")
-        if noted:
-            files += plot_capacities(np.array(noted["counts"]), folder, direction, noted["context_tokens"])
-    return files
 
 
 def write_appendix(written: Written, appendix: Path | str, name: str) -> list[Path]:

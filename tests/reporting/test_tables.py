@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import math
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from acct.errors import ArtifactError, ConfigError
@@ -162,23 +160,6 @@ def test_tables_2_and_3(tmp_path: Path) -> None:
     written = {path.name: path.read_text() for path in write_tables(tmp_path, "micro", bootstrap=BOOT).files}
     assert "ACCT 2x" in written["table2.md"] and "Uniform, retrained" in written["table3.md"]
     assert written["table2.md"].count("records, sha256") == 2
-
-
-def test_plots(tmp_path: Path) -> None:
-    from acct.reporting.plots import plot_capacities, plot_relative
-
-    if importlib.util.find_spec("matplotlib") is None:
-        with pytest.raises(ConfigError, match=r"acct\[report\]"):
-            plot_relative(sheet("a_to_b"), tmp_path)
-        return
-    written = plot_relative(sheet("a_to_b"), tmp_path)
-    written += plot_capacities(np.arange(6).reshape(3, 2), tmp_path, "a_to_b", 100)
-    assert {path.name for path in written} == {
-        f"{name}.{kind}" for name in ("relative_search_qa", "relative_wikitext", "capacities_a_to_b") for kind in ("png", "svg")
-    }
-    assert all(path.stat().st_size > 1000 for path in written)
-    with pytest.raises(ConfigError, match="layers x heads"):
-        plot_capacities(np.arange(6), tmp_path, "x", 10)
 
 
 def test_records_helper() -> None:
