@@ -48,6 +48,9 @@ reproduce-appendix: $(STAMP)  ## the appendix's tables into results/$(SCALE)/tab
 figures: $(STAMP)  ## diagnose finished runs that were not yet, then draw all figures into results/$(SCALE)/figures
 	$(BIN)/acct figures scale=$(SCALE) diagnosis.missing=true
 
+report: $(STAMP)  ## one HTML page of what a scale has measured, results/<scale>/report.html
+	$(BIN)/acct report scale=$(SCALE)
+
 micro-models: $(STAMP)  ## train the six embedded models from nothing (an hour and a half on two cores), measure and install them
 	$(BIN)/python -m acct.micro.build --out results/micro_models --install
 

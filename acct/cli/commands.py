@@ -48,6 +48,14 @@ def claims(config: Config) -> None:
     print("\n".join(claims_of_scale(config)))
 
 
+def report(config: Config) -> None:
+    """`acct report`: one HTML page of everything that a scale has measured."""
+    log_to_terminal()
+    from acct.cli.ledger import report_of_scale
+
+    print("\n".join(report_of_scale(config)))
+
+
 def check(config: Config) -> None:
     """`acct check`: the interface check on the first held-out examples (spec 7)."""
     log_to_terminal()

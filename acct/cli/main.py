@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
     "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",
+    "report": "one self-contained HTML page of a scale: tables, claims, charts, latency, controls, configuration",
     "appendix": "tables of the appendix, all or by name, from configuration, geometry and records: appendix table5 scale=paper",
     "diagnose": "what a trained direction does inside, on held-out examples: ranking, Bridge and attention in every layer",
     "figures": "charts, all or by name, from records and diagnoses; diagnosis.missing=true diagnoses first",
