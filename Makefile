@@ -13,7 +13,7 @@ EXTRAS ?= data,track,report,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-appendix figures micro-models micro-check choices clean
+.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-appendix figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
