@@ -9,7 +9,7 @@ VENV ?= .venv
 SCALE ?= micro
 # The version that the tests run on. On a machine with a GPU set TORCH to the build you want, or install it into .venv beforehand.
 TORCH ?= torch==2.13.0
-EXTRAS ?= data,track,report,dev
+EXTRAS ?= data,eval,track,report,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 

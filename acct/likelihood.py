@@ -6,7 +6,7 @@ flow where the mounted states carry them; wrap calls in `torch.no_grad()` otherw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ def candidate_nll(
     query_lengths: Tensor,
     candidates: Sequence[Sequence[Sequence[int]]],
     rows_per_pass: int = 64,
+    measure: Callable[[Tensor, Tensor], Tensor] = token_nll,
 ) -> list[list[Tensor]]:
     """Token NLLs of every candidate of every example after its query.
 
@@ -44,8 +45,9 @@ def candidate_nll(
         query_ids: int64 [batch, query], right-padded. query_lengths: int64 [batch], at least 1.
         candidates: for each example, its candidates' ids, each with at least one id; numbers and lengths may differ.
         rows_per_pass: candidates run together; bounds memory.
+        measure: from logits [..., vocabulary] and targets [...] to what is wanted of each token, [...] or with further axes behind.
     Returns:
-        For each example and candidate, float32 [tokens]. The cache is as it was found.
+        For each example and candidate, float32 [tokens] (and the further axes of `measure`). The cache is as it was found.
     Raises:
         InputError: an empty candidate, an id outside the vocabulary, or lists that do not fit the batch.
     """
@@ -66,10 +68,10 @@ def candidate_nll(
             owners = torch.tensor([row for row, _ in chunk], device=first.device)
             targets, lengths = pad_ids([ids for _, ids in chunk])
             adapter.check_ids(targets)
-            nll = token_nll(first[owners], targets[:, 0])[:, None]
+            nll = measure(first[owners], targets[:, 0])[:, None]
             if targets.shape[1] > 1:
                 logits = extend(adapter, cache.take(owners), targets[:, :-1], lengths - 1)
-                nll = torch.cat([nll, token_nll(logits, targets[:, 1:])], dim=1)
+                nll = torch.cat([nll, measure(logits, targets[:, 1:])], dim=1)
             scored += [row[:length] for row, length in zip(nll, lengths.tolist())]
     finally:
         cache.rewind(mark)

@@ -13,6 +13,7 @@ import pytest
 from acct.cli.main import COMMANDS, quoted
 from acct.cli.reproduce import TABLES
 from acct.config.root import choices_table, compose
+from acct.lm_harness.settings import configuration
 from acct.reporting.charts.registry import CHARTS
 from acct.reporting.claims_excerpt import excerpt
 from appendix_tables.registry import TABLES as APPENDIX
@@ -112,6 +113,10 @@ def test_every_command_exists_and_its_settings_compose(arguments):
     if command == "<command>":
         return
     assert command in COMMANDS
+    if command == "lm-eval":  # arguments of another program; settings of ours are in --model_args
+        given = rest[rest.index("--model_args") + 1].split(",") if "--model_args" in rest else []
+        configuration(dict(item.split("=") for item in given if not item.startswith("method=")))
+        return
     rest = [argument for argument in rest if not argument.startswith("-") and argument != "job"]
     if command == "reproduce":
         assert rest[:1] == [] or rest[0] in TABLES

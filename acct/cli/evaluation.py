@@ -7,17 +7,18 @@ from pathlib import Path
 import torch
 
 from acct.config.root import Config
+from acct.data.source import load_examples
 from acct.evaluation.metrics import AnswerCleaning
 from acct.evaluation.report import EvaluationReport
 from acct.evaluation.run import EvaluationOptions, run_evaluation
-from acct.evaluation.samples import load_samples
+from acct.evaluation.samples import Loader, load_samples
 from acct.evaluation.scoring import ScoringRules
 from acct.locations import ensure_data
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER
 from acct.reporting.write import write_tables
 from acct.training.modules import load_interface
-from acct.training.session import data_source, load_configured_pair, prompt_options, style_of
+from acct.training.session import data_source, load_configured_pair, prompt_options, style_of, task_fields
 
 
 def bootstrap_of(config: Config) -> Bootstrap:
@@ -45,6 +46,15 @@ def options_of(config: Config) -> EvaluationOptions:
     )
 
 
+def example_loader(config: Config) -> Loader:
+    """Where the examples of a split come from: the package's tasks, or lm-eval's."""
+    if config.data.tasks_from == "package":
+        return load_examples
+    from acct.lm_harness.examples import lm_eval_loader
+
+    return lm_eval_loader(config)
+
+
 def evaluate_direction(config: Config) -> EvaluationReport:
     """Score the run folder's interface, and the rows beside it, on every configured task.
 
@@ -60,17 +70,11 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     samples = load_samples(
         data_source(config), evaluation.tasks, pair.tokenizer, split=evaluation.split, count=evaluation.examples,
         counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),
-        fields={
-            "trivia_qa": {"passages": evaluation.trivia_qa_passages},
-            "wikitext": {
-                "window_tokens": evaluation.wikitext_window_tokens, "context_tokens": evaluation.wikitext_context_tokens,
-                "separate_articles": evaluation.wikitext_separate_articles,
-            },
-        },
+        fields=task_fields(config), loader=example_loader(config),
     )  # fmt: skip
     return run_evaluation(
         config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
-        configuration={"runtime.dtype": config.runtime.dtype}, restart=evaluation.restart,
+        configuration={"runtime.dtype": config.runtime.dtype, "data.tasks_from": config.data.tasks_from}, restart=evaluation.restart,
         progress_seconds=config.runtime.progress_seconds,
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "diagnose": "what a trained direction does inside, on held-out examples: ranking, Bridge and attention in every layer",
     "figures": "charts, all or by name, from records and diagnoses; diagnosis.missing=true diagnoses first",
     "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
+    "lm-eval": "lm-eval's own command with the model `acct`: --model acct --model_args direction=...,method=... --tasks ...",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
     "choices": "the table of choices on which the paper is silent, as Markdown",
@@ -94,6 +95,10 @@ def run(command: str, arguments: list[str]) -> int:
         log_to_terminal()
         print("\n".join({"appendix": appendix, "figures": figures}[command](arguments)))
         return 0
+    if command == "lm-eval":
+        from acct.lm_harness.cli import main as lm_eval
+
+        return lm_eval(arguments)
     if command == "reproduce":
         from acct.cli.commands import log_to_terminal
         from acct.cli.reproduce import reproduce

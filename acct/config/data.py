@@ -22,6 +22,8 @@ class DataConfig:
     Attributes:
         dataset, split: the data set that supplies them. held_out_split: what is only measured while training.
         source: "folder" reads paths.data, "hub" the model hub's data sets (extra `data`).
+        tasks_from: "package" reads rows by the package's own tasks; "lm_eval" (extra `eval`) asks lm-eval's tasks for the five general
+            sets, and the package's lm-eval YAML files for the six contextual ones.
         generated: rows of a generated training split (scale=micro, tiny), so that a stage's size does not change the manifest.
         seed: draws the manifest; the first examples of a larger one are a smaller one.
     """
@@ -30,11 +32,13 @@ class DataConfig:
     split: str = "train"
     held_out_split: str = "validation"
     source: str = "folder"
+    tasks_from: str = silent("package", "the text names no harness; lm_eval takes that one's prompts", "8")
     generated: int = 2048
     seed: int = silent(0, "draws the fixed manifest of examples", "8")
 
     def __post_init__(self) -> None:
         check_choice("data.source", self.source, ("folder", "hub"))
+        check_choice("data.tasks_from", self.tasks_from, ("package", "lm_eval"))
 
 
 @dataclass

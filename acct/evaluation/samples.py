@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,28 @@ def encode_sample(
     return Sample(task.name, task.version, task.metric, task.contextual, encoded)
 
 
+Loader = Callable[[DataSource, Task, str], list[Example]]
+
+
+def sample_examples(
+    source: DataSource,
+    name: str,
+    *,
+    split: str = EVALUATION,
+    count: int | None = None,
+    counts: Mapping[str, int] | None = None,
+    seed: int = 0,
+    manifest: Manifest | None = None,
+    fields: Mapping[str, Mapping[str, Any]] | None = None,
+    loader: Loader = load_examples,
+) -> tuple[Task, list[Example]]:
+    """The task of a name and its fixed sample, before any tokenizer; arguments as in `load_samples`."""
+    task = get_task(name, **(fields or {}).get(name, {}))
+    examples = loader(source, task, split)
+    wanted = (counts or {}).get(name, min(count or task.default_examples, task.default_examples))
+    return task, draw(examples, wanted, seed) if manifest is None else manifest.select(name, task.version, examples, wanted)
+
+
 def load_samples(
     source: DataSource,
     tasks: Sequence[str],
@@ -71,6 +93,7 @@ def load_samples(
     style: PromptStyle | None = None,
     options: PromptOptions | None = None,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
+    loader: Loader = load_examples,
 ) -> dict[str, Sample]:
     """The fixed sample of every task: the same examples for every direction, smaller ones prefixes of larger ones.
 
@@ -78,14 +101,14 @@ def load_samples(
         count: examples of every task, never more than the task's own number (PubMedQA and WikiText: 500); None takes that number.
         counts: exceptions by task. seed: of the draw. manifest: the ids and hashes to hold to; None draws them.
         style, options: of the prompts. fields: of tasks that have some (windows of wikitext).
+        loader: gives every example of a split; `acct.lm_harness.examples` has one that takes lm-eval's tasks.
     Raises:
         DataError: missing or malformed rows, or fewer examples than asked for.
     """
     samples = {}
     for name in tasks:
-        task = get_task(name, **(fields or {}).get(name, {}))
-        examples = load_examples(source, task, split)
-        wanted = (counts or {}).get(name, min(count or task.default_examples, task.default_examples))
-        chosen = draw(examples, wanted, seed) if manifest is None else manifest.select(name, task.version, examples, wanted)
+        task, chosen = sample_examples(
+            source, name, split=split, count=count, counts=counts, seed=seed, manifest=manifest, fields=fields, loader=loader
+        )
         samples[name] = encode_sample(task, chosen, tokenizer, style, options)
     return samples

@@ -53,6 +53,18 @@ def data_source(config: Config) -> DataSource:
     return HubSource() if config.data.source == "hub" else FolderSource(Path(config.paths.data))
 
 
+def task_fields(config: Config) -> dict[str, dict[str, Any]]:
+    """The configured fields of the tasks that have some."""
+    evaluation = config.evaluation
+    return {
+        "trivia_qa": {"passages": evaluation.trivia_qa_passages},
+        "wikitext": {
+            "window_tokens": evaluation.wikitext_window_tokens, "context_tokens": evaluation.wikitext_context_tokens,
+            "separate_articles": evaluation.wikitext_separate_articles,
+        },
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Examples:
     """Encoded examples of one split, in the manifest's order: a smaller stage takes the first ones."""
