@@ -21,7 +21,8 @@ from acct.data.prompts import PromptOptions
 from acct.errors import ConfigError, InputError, UnknownName
 from acct.lm_harness import NAME, TASKS
 from acct.lm_harness.chat import chat_prompt
-from acct.lm_harness.model import AcctLM, Rolling
+from acct.lm_harness.model import AcctLM
+from acct.lm_harness.rules import Rolling
 from acct.lm_harness.settings import configuration
 from acct.lm_harness.split import Splitter
 from acct.locations import resolve_direction
