@@ -110,7 +110,7 @@ class Inputs:
         return tuple(self.pair(name) for name in self.directions)
 
     def provenance(self, read: object, what: str) -> str:
-        """The line under a table that needed no run.
+        """The line under a table for which no model was run.
 
         Args:
             read: what it was computed from, as JSON values. what: the same in words.
@@ -118,7 +118,7 @@ class Inputs:
         here = describe()
         dirty = " (with local changes)" if here["dirty"] else ""
         versions = "; ".join(f"{name} {here['versions'][name]}" for name in ("torch", "transformers"))
-        return f"Provenance: commit {str(here['commit'])[:12]}{dirty}; {versions}; no run; {what}, sha256 {hash_json(read)[:16]}"
+        return f"Provenance: commit {str(here['commit'])[:12]}{dirty}; {versions}; no model was run; {what}, sha256 {hash_json(read)[:16]}"
 
     def geometry_provenance(self) -> str:
         """The line under tables of geometry."""

@@ -12,7 +12,7 @@ from acct.errors import InputError
 def log_to_terminal() -> None:
     """Messages of the library on standard error; done by commands, never by an import."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("httpx", "urllib3", "filelock"):
+    for noisy in ("httpx", "urllib3", "filelock", "fontTools", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
