@@ -87,6 +87,10 @@ def run(command: str, arguments: list[str]) -> int:
 
         print(choices_table(), end="")
         return 0
+    if command == "lm-eval":
+        from acct.lm_harness.cli import main as lm_eval
+
+        return lm_eval(arguments)
     if command in ("appendix", "figures"):
         from acct.cli.appendix import appendix
         from acct.cli.commands import log_to_terminal
