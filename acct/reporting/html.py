@@ -65,7 +65,7 @@ def page(
         sections.append((title, table_html(found) if found else missing("No records for this table yet.", command.format(scale=scale))))
     sections.append(("Claims", ledger_html(entries, preamble(entries, scale))))
     capacities = None if sheet is None else capacities_note(sheet)
-    drawn = charts_html(charts) or missing("No charts yet.", f"acct tables scale={scale} evaluation.figures=true")
+    drawn = charts_html(charts) or missing("No charts yet.", f"acct figures scale={scale}")
     sections.append(("Charts", tag("div", drawn, capacities)))
     latency = latency_html(evidence.latency) if evidence.latency else tag("p", "No latency records at this scale.", class_="missing")
     sections.append(("Latency", latency))

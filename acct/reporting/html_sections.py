@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from acct.reporting.validity import Validity, Verdict
 
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 MEBI = 2**20
+WIDE = 2.7  # width over height from which a chart gets a row of its own
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,23 @@ def charts_html(folder: Path) -> Markup | None:
         return None
     shown = []
     for stem, path in sorted(chosen.items()):
-        data = base64.b64encode(path.read_bytes()).decode("ascii")
+        content = path.read_bytes()
+        data = base64.b64encode(content).decode("ascii")
         words = stem.replace("_", " ")
         image = tag("img", src=f"data:{KINDS[path.suffix]};base64,{data}", alt=f"chart: {words}", loading="lazy")
-        shown.append(tag("figure", image, tag("figcaption", words)))
+        wide = "wide" if aspect(content) > WIDE else None
+        shown.append(tag("figure", tag("div", image, class_="drawing"), tag("figcaption", words), class_=wide))
     return tag("div", *shown, class_="figures")
+
+
+def aspect(content: bytes) -> float:
+    """Width over height of an SVG with a viewBox or of a PNG; 1 where neither says."""
+    if content.startswith(b"\x89PNG") and len(content) >= 24:
+        width, height = struct.unpack(">II", content[16:24])
+    else:
+        found = re.search(rb'viewBox="\s*[-\d.e]+[\s,]+[-\d.e]+[\s,]+([\d.e]+)[\s,]+([\d.e]+)\s*"', content)
+        width, height = (float(found[1]), float(found[2])) if found else (1, 1)
+    return width / height if height else 1.0
 
 
 def latency_html(records: Sequence[LatencyRecord]) -> Markup:

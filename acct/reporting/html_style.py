@@ -69,6 +69,9 @@ tbody tr:hover > * { box-shadow: inset 0 0 0 99rem rgb(127 127 127 / .07); }
 .figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
 figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: .5rem; background: #ffffff; color: #1c2024; }
 figure img, figure svg { display: block; max-width: 100%; height: auto; margin: 0 auto; }
+figure.wide { grid-column: 1 / -1; }
+.drawing { overflow-x: auto; }
+.wide .drawing img { min-width: 48rem; }
 figcaption { font-size: .85rem; margin-top: .5rem; overflow-wrap: anywhere; }
 details { margin: .6rem 0; }
 summary { cursor: pointer; color: var(--accent); }

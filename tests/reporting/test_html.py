@@ -18,7 +18,7 @@ from acct.reporting.claims import EMBEDDED
 from acct.reporting.html import write_report
 from acct.reporting.html_chart import speedup_chart, ticks
 from acct.reporting.html_elements import VOID, Ids, Markup, tag
-from acct.reporting.html_sections import charts_html, flat, read_runs, settings_html
+from acct.reporting.html_sections import aspect, charts_html, flat, read_runs, settings_html
 from acct.reporting.html_tables import block_html, share_of_reference, standing
 from acct.reporting.intervals import Bootstrap, Interval
 from acct.reporting.tables import Block, Cell, Text
@@ -145,7 +145,7 @@ def test_what_is_missing_is_said_with_its_command(tmp_path: Path) -> None:
     words = "".join(Reader(write_report(tmp_path, "micro", bootstrap=BOOT).read_text()).text)
     for expected in (
         "To make it: acct train -m experiment=table2_1x,table2_2x direction=<a>,<b> scale=micro",
-        "To make it: acct tables scale=micro evaluation.figures=true", "No latency records at this scale.",
+        "To make it: acct figures scale=micro", "No latency records at this scale.",
         "No run folder holds a config.yaml.",
     ):  # fmt: skip
         assert expected in words, expected
@@ -193,6 +193,14 @@ def test_ids_charts_and_settings() -> None:
     assert flat({"a": {"b": 1, "c": {}}, "d": [1, 2]}) == {"a.b": 1, "a.c": {}, "d": [1, 2]}
     assert ticks(8.4) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0] and ticks(0.0) == [0.0, 1.0]
     assert charts_html(Path("no-such-folder")) is None
+    png = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (300).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    assert [aspect(content) for content in (png, SVG.encode(), b'<svg viewBox="0 0 432.5 173">', b"x", png[:9])] == [
+        3.0,
+        1.0,
+        2.5,
+        1.0,
+        1.0,
+    ]
 
 
 def test_the_line_chart_by_hand(tmp_path: Path) -> None:
