@@ -176,7 +176,9 @@ def charts_html(folder: Path) -> Markup | None:
         words = stem.replace("_", " ")
         image = tag("img", src=f"data:{KINDS[path.suffix]};base64,{data}", alt=f"chart: {words}", loading="lazy")
         wide = "wide" if aspect(content) > WIDE else None
-        shown.append(tag("figure", tag("div", image, class_="drawing"), tag("figcaption", words), class_=wide))
+        shown.append(
+            tag("figure", tag("div", image, class_="drawing", tabindex="0" if wide else None), tag("figcaption", words), class_=wide)
+        )
     return tag("div", *shown, class_="figures")
 
 

@@ -30,6 +30,7 @@ FIRST, SECOND = list(EMBEDDED.values())[:2]
 NASTY = "<script>alert('x')</script> & \"quoted\""
 BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 300"><rect id="a" width="900" height="300"/></svg>'
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><rect id="a" width="1" height="1"/></svg>'
 
 
@@ -77,6 +78,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     figures = root / "micro" / "figures"
     figures.mkdir()
     (figures / "one_chart.svg").write_text(SVG)
+    (figures / "a_wide_one_chart.svg").write_text(WIDE_SVG)
     (figures / "one_chart.png").write_bytes(b"not read")
     (figures / "only_png.png").write_bytes(b"\x89PNG")
     (figures / "one_chart.pdf").write_bytes(b"not shown")
@@ -194,13 +196,8 @@ def test_ids_charts_and_settings() -> None:
     assert ticks(8.4) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0] and ticks(0.0) == [0.0, 1.0]
     assert charts_html(Path("no-such-folder")) is None
     png = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (300).to_bytes(4, "big") + (100).to_bytes(4, "big")
-    assert [aspect(content) for content in (png, SVG.encode(), b'<svg viewBox="0 0 432.5 173">', b"x", png[:9])] == [
-        3.0,
-        1.0,
-        2.5,
-        1.0,
-        1.0,
-    ]
+    contents = (png, SVG.encode(), b'<svg viewBox="0 0 432.5 173">', b"x", png[:9])
+    assert [aspect(content) for content in contents] == [3.0, 1.0, 2.5, 1.0, 1.0]
 
 
 def test_the_line_chart_by_hand(tmp_path: Path) -> None:
