@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acct.geometry import head_map, layer_map
+from acct.geometry import layer_map
 
 
 def unexplained(inputs: Tensor, outputs: Tensor, ridge: float = 1e-3) -> Tensor:
@@ -75,20 +75,20 @@ def gather_reading(hidden: Sequence[Tensor], seen: dict[tuple[str, int], Tensor]
 
 
 def alignment(source: Reading, target: Reading) -> tuple[Tensor, Tensor]:
-    """Mean 1 - R2 of the target's states from the source's at matching relative depth.
+    """Mean 1 - R2 of the target's states from the source's whole hidden states at matching relative depth.
+
+    The heads that the Bridge pairs are not asked to be alike: how far one source head explains one target head is left to training.
 
     Returns:
-        Of hidden states from hidden states, and of keys and values from what a Compiler would read: the whole state at that depth, and
-        the one head that the fixed maps pi_L and pi_H pair with it.
+        Of hidden states, the final one included; of keys and values.
     """
-    layers, heads = len(target.keys), target.keys[0].shape[1]
-    depth, head_of = layer_map(layers, len(source.keys)), head_map(heads, source.keys[0].shape[1])
+    layers = len(target.keys)
+    depth = layer_map(layers, len(source.keys))
     hidden = [unexplained(source.hidden[depth[layer]], target.hidden[layer]) for layer in range(layers)]
     hidden.append(unexplained(source.hidden[-1], target.hidden[-1]))
-    states: list[Tensor] = []
-    for layer in range(layers):
-        for own, wanted in ((source.keys, target.keys), (source.values, target.values)):
-            states.append(unexplained(source.hidden[depth[layer]], wanted[layer].flatten(1)))
-            paired = own[depth[layer]][:, list(head_of)]
-            states.append(torch.stack([unexplained(paired[:, h], wanted[layer][:, h]) for h in range(heads)]).mean())
+    states = [
+        unexplained(source.hidden[depth[layer]], wanted[layer].flatten(1))
+        for layer in range(layers)
+        for wanted in (target.keys, target.values)
+    ]
     return torch.stack(hidden).mean(), torch.stack(states).mean()

@@ -31,6 +31,7 @@ from acct.micro.world import (
 
 IGNORE = -100
 RELATION_IDS = frozenset(ID[word] for word in RELATIONS)
+CRAFT_IDS = frozenset(ID[word] for craft in CRAFTS for word in craft)
 END_IDS = frozenset(number for word, number in ID.items() if word.startswith("##"))
 PIECE = re.compile(r"<\|\w+\|>|\n|\w+|[^\w\s]")
 KINDS = ("lookup", "yes/no", "doubt", "two-hop", "complete")
@@ -178,7 +179,7 @@ def question_block(rng: random.Random, document: Document, places: Places, kind:
 
 def knowledge_block(rng: random.Random, people: Sequence[str], prompter: Prompter) -> Block:
     """One item of mmlu, piqa or winogrande: what the world's crafts make and need."""
-    kind = rng.choice(("mmlu", "piqa", "winogrande"))
+    kind = rng.choice(("mmlu", "mmlu", "piqa", "winogrande"))
     if kind == "mmlu":
         question, choices, place = craft_question(rng)
         options = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices))
@@ -193,6 +194,14 @@ def knowledge_block(rng: random.Random, people: Sequence[str], prompter: Prompte
     whole = prompt + answer + [prompter.stop]
     block = Block(whole, False, list(range(len(prompt) - 1, len(whole) - 1)), kind)
     block.targets = [Target("spell", 0, end, (end - 1,)) for end in _name_ends(whole)]
+    crafts = [at for at, token in enumerate(prompt) if token in CRAFT_IDS]
+    if kind == "mmlu":
+        asked, options_at = crafts[0], crafts[1:]
+        block.targets += [Target("gather", 3, option, (option - 2,)) for option in options_at]
+        block.targets += [Target("gather", 1, len(prompt) - 1, (asked,))]
+        block.targets += [Target("find", head, len(prompt) - 1, (options_at[place],)) for head in (0, 2)]
+    elif kind == "piqa":
+        block.targets += [Target("gather", 1, len(prompt) + 1, (crafts[0],))]  # at "the", whose next token is the tool
     return block
 
 

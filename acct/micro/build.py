@@ -1,6 +1,6 @@
 """`make micro-models`: train the six embedded models from nothing, measure them, and say whether they can carry a comparison.
 
-A family's small model needs its large one, so a family is one process; families run side by side, one CPU thread each. A model
+A family's large model needs its small one, so a family is one process; families run side by side, one CPU thread each. A model
 whose folder is complete is kept, so a run that was interrupted goes on with the next model. Training writes to a folder of its own;
 `--install` then replaces the weights that the package ships.
 """
@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from acct.micro.check import choice_accuracy, encoded, pair_linearity, question_answering_f1
 from acct.micro.families import CHAT, FAMILIES, MODELS, SIZES
-from acct.micro.recipe import RECIPES, train
+from acct.micro.recipe import recipe_of, train
 
 log = logging.getLogger(__name__)
 GENERATED, CHOSEN = ("search_qa", "trivia_qa"), ("boolq", "race", "wiki_hop", "pubmed_qa", "hellaswag", "winogrande", "mmlu", "piqa")
@@ -34,15 +34,15 @@ def load(family: str, size: str, root: Path) -> PreTrainedModel:
 
 
 def train_family(family: str, root: Path) -> None:
-    """The large model, then the small one distilled from it."""
+    """The small model, then the large one grown out of it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     torch.set_num_threads(1)
-    for size in ("large", "small"):
+    for size in SIZES:
         folder = root / f"{family}_{size}"
         if (folder / "training.json").is_file():
             log.info("%s is complete: kept", folder.name)
             continue
-        train(family, size, RECIPES[size], folder, teacher=load(family, "large", root) if size == "small" else None)
+        train(family, size, recipe_of(family, size), folder, relative=load(family, "small", root) if size == "large" else None)
 
 
 def measure(family: str, root: Path, examples: int = 100) -> dict[str, Any]:

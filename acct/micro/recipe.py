@@ -6,14 +6,15 @@ that chosen heads give to the positions they should look at. It leaves no trace 
 
     spell    the end of a name looks at its start, so that a name's last token carries the whole name
     gather   a value looks at its fact's entity (head 0), relation (1) and verb (3);
-             an answer looks at the question's entity (0), its relation (1) and its outer relation or candidate (2)
-    find     an answer looks at the value of the fact asked for (0, 2)
+             an answer looks at the question's entity (0), its relation or craft (1) and its outer relation or candidate (2);
+             an option of several looks at its letter (3)
+    find     an answer looks at the value of the fact asked for, or at the right option (0, 2)
     follow   two hops: at the second fact's value (0); yes/no: at the candidate if it is the value found, else at the question (2)
 
-The small model of a family is distilled from the large one, as small models of real families are: besides its own losses, its
-states, keys and values are asked to be a linear image of the large model's at the same relative depth, and the reverse. That gives the
+The large model of a family is grown out of the small one (`growth`) and trained on beside it: besides its own losses, its states,
+keys and values are asked to stay linear images of the small model's at the same relative depth, and the reverse. That gives the
 family the property on which context transfer rests and which larger families have from their size: states that are nearly
-linear in one another. Both start from one random code of the vocabulary, narrower than either model.
+linear in one another. At the end the grown model's heads are shuffled: head numbers of two models mean nothing to each other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from acct.micro.alignment import alignment, gather_reading, reading_of
 from acct.micro.batches import IGNORE, Batch, Prompter, make_batch
 from acct.micro.families import CHAT, CIRCUITS, build
+from acct.micro.growth import grow, shuffle_heads
 from acct.micro.language import WORDS, save_tokenizer
 from acct.micro.muon import Muon
 
@@ -54,8 +55,7 @@ class Recipe:
         mix_from: level from which the other kinds of question join.
         matrix_rate, other_rate: peak learning rates (Muon for the layers' matrices, AdamW for the rest).
         language_weight, attention_weight, alignment_weight: weights beside the answers' cross entropy.
-        align_states: the alignment loss also asks for keys and values, not for hidden states only.
-        code_width, code_scale: width and root mean square of the shared code of the vocabulary in the embeddings.
+        code_width, code_scale: width and root mean square of the random code of the vocabulary in the embeddings.
     """
 
     steps: int
@@ -71,7 +71,6 @@ class Recipe:
     language_weight: float = 0.05
     attention_weight: float = 1.0
     alignment_weight: float = 1.0
-    align_states: bool = False
     code_width: int = 64
     code_scale: float = 0.3
 
@@ -122,11 +121,14 @@ def code_embeddings(model: PreTrainedModel, width: int, scale: float) -> None:
     table.copy_(lifted * scale * table.shape[1] ** 0.5)
 
 
-# Training from nothing, then for the small model a second, shorter run from there that aligns keys and values too.
-RECIPES: dict[str, tuple[Recipe, ...]] = {
-    "large": (Recipe(steps=900),),
-    "small": (Recipe(steps=600), Recipe(steps=240, facts=(16, 24, 32), mix_from=0, alignment_weight=3.0, align_states=True)),
-}
+SMALL_STEPS = {"qwen3": 700, "llama": 1000, "qwen2": 1000}  # without normalised queries and keys the look-up takes longer to form
+
+
+def recipe_of(family: str, size: str) -> Recipe:
+    """The small model's training from nothing, or the large one's from where the small one ended."""
+    if size == "small":
+        return Recipe(steps=SMALL_STEPS[family])
+    return Recipe(steps=200, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=3.0)
 
 
 @dataclass
@@ -139,13 +141,16 @@ class Losses:
 
 
 def batch_losses(
-    model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, teacher: PreTrainedModel | None, states: bool = False
+    model: PreTrainedModel, batch: Batch, supervision: Supervision, supervise: bool, relative: PreTrainedModel | None
 ) -> Losses:
-    """Answer, language-model, attention and alignment losses, and which first answer tokens were right by kind of question."""
+    """Answer, language-model, attention and alignment losses, and which first answer tokens were right by kind of question.
+
+    `relative` is the frozen model of the family to stay linear in, if any.
+    """
     supervision.targets, supervision.losses = (batch.targets if supervise else {}), {}
     inputs = dict(input_ids=batch.ids, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False)
     with reading_of(model) as own:
-        output = model(**inputs, output_hidden_states=teacher is not None)
+        output = model(**inputs, output_hidden_states=relative is not None)
     logits = output.logits
     answered = batch.labels != IGNORE
     answer = F.cross_entropy(logits[answered], batch.labels[answered])
@@ -156,27 +161,31 @@ def batch_losses(
         right.setdefault(kind, []).append(float(best[row, at] == batch.labels[row, at]))
     attention = sum(supervision.losses.values()) / len(supervision.losses) if supervise else torch.zeros(())
     aligned = torch.zeros(())
-    if teacher is not None:
+    if relative is not None:
         real = batch.blocks >= 0
-        with torch.no_grad(), reading_of(teacher) as seen:
-            hidden = teacher(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states
-        small, large = gather_reading(output.hidden_states, own, real), gather_reading(hidden, seen, real)
-        both = torch.stack([torch.stack(alignment(small, large)), torch.stack(alignment(large, small))]).mean(0)  # [hidden, states]
-        aligned = both.mean() if states else both[0]
+        with torch.no_grad(), reading_of(relative) as seen:
+            hidden = relative(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states
+        other, mine = gather_reading(hidden, seen, real), gather_reading(output.hidden_states, own, real)
+        aligned = torch.stack([*alignment(other, mine), *alignment(mine, other)]).mean()
     return Losses(answer, language, attention, aligned, right)
 
 
-def train(
-    family: str, size: str, recipes: Sequence[Recipe], folder: Path, teacher: PreTrainedModel | None = None
-) -> list[dict[str, Any]]:
-    """Train one model by one recipe after the other and save it (bf16) with its tokenizer; returns the record saved beside it."""
-    model = build(family, size, recipes[0].seed)
-    code_embeddings(model, recipes[0].code_width, recipes[0].code_scale)
-    record = []
-    for recipe in recipes:
-        began = time.time()
-        last = run_recipe(family, size, recipe, model, teacher)
-        record.append({"family": family, "size": size, "recipe": asdict(recipe), "seconds": round(time.time() - began), "last": last})
+def train(family: str, size: str, recipe: Recipe, folder: Path, relative: PreTrainedModel | None = None) -> dict[str, Any]:
+    """Train one model and save it (bf16) with its tokenizer; returns the record saved beside it.
+
+    Without a `relative` it starts from nothing. With one, the trained small model, it is grown out of that, stays aligned to it, and its
+    heads are shuffled at the end.
+    """
+    if relative is None:
+        model = build(family, size, recipe.seed)
+        code_embeddings(model, recipe.code_width, recipe.code_scale)
+    else:
+        model = grow(relative, family, recipe.seed)
+    began = time.time()
+    last = run_recipe(family, size, recipe, model, relative)
+    if relative is not None:
+        shuffle_heads(model, recipe.seed)
+    record = {"family": family, "size": size, "recipe": asdict(recipe), "seconds": round(time.time() - began), "last": last}
     model.eval()
     model.set_attn_implementation("sdpa")
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +195,7 @@ def train(
     return record
 
 
-def run_recipe(family: str, size: str, recipe: Recipe, model: PreTrainedModel, teacher: PreTrainedModel | None) -> dict[str, float]:
+def run_recipe(family: str, size: str, recipe: Recipe, model: PreTrainedModel, relative: PreTrainedModel | None) -> dict[str, float]:
     """Train the model in place; returns the smoothed share of right first answer tokens by kind of question."""
     rng, prompter, supervision = random.Random(recipe.seed), Prompter(CHAT[family]), Supervision(size)
     AttentionInterface.register(ATTENTION, supervision.attention)
@@ -209,7 +218,7 @@ def run_recipe(family: str, size: str, recipe: Recipe, model: PreTrainedModel, t
         for optimizer, peak in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, recipe.steps, peak)
-        losses = batch_losses(model, batch, supervision, weight > 0, teacher, recipe.align_states)
+        losses = batch_losses(model, batch, supervision, weight > 0, relative)
         total = losses.answer + recipe.language_weight * losses.language + weight * losses.attention
         (total + recipe.alignment_weight * losses.alignment).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

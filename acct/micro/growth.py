@@ -1,0 +1,115 @@
+"""Grow the large model of a family out of its small one: more layers, KV heads, query heads and width, the same function at the start.
+
+Large models are made like this in practice (function-preserving widening and deepening as in Net2Net, depth up-scaling as in SOLAR), and
+small ones by the reverse, pruning. At the start every state of one model is a linear image of the other's; training the grown model on
+then makes it a model of its own, and the alignment loss of `recipe` bounds how far the two drift apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from acct.geometry import head_map, layer_map
+from acct.micro.families import build
+
+
+@dataclass(frozen=True)
+class Widths:
+    """What the growth needs of one model's shape."""
+
+    hidden: int
+    layers: int
+    kv_heads: int
+    group: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Widths:
+        config = model.config
+        kv_heads = config.num_key_value_heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(config.hidden_size, config.num_hidden_layers, kv_heads, config.num_attention_heads // kv_heads, dim)
+
+
+def rotary_places(small: int, large: int) -> Tensor:
+    """Where each dimension of a small head goes in a large one: the rotary pair of nearest frequency, in both halves. int64 [small]."""
+    pairs = torch.round(torch.arange(small // 2) * large / small).long()
+    return torch.cat([pairs, pairs + large // 2])
+
+
+@torch.no_grad()
+def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
+    """The family's large model with the small one's function (exactly so where the head widths are equal), in float32.
+
+    Target layer l copies layer pi_L(l) of the small model. Where several copy one layer, the last does its work and the others
+    start with zero outputs: their keys and values are there, and they change nothing until they learn to. KV head h copies head pi_H(h);
+    heads beyond the small model's number start with zero outputs in the same way, and so do the new neurons.
+    """
+    large = build(family, "large", seed)
+    a, b = Widths.of(small), Widths.of(large)
+    if b.group != a.group or b.hidden < a.hidden or b.head_dim < a.head_dim or b.kv_heads < a.kv_heads or b.layers < a.layers:
+        raise ValueError(f"a model of {a} cannot grow into one of {b}: no width may fall, and query groups must be equal")
+    lift = torch.linalg.qr(torch.randn(b.hidden, a.hidden, generator=torch.Generator().manual_seed(seed + 1)))[0].T  # [small, large]
+    scale = (a.hidden / b.hidden) ** 0.5  # a lifted state has the same norm over more numbers, so RMSNorm divides by less
+    places, heads = rotary_places(a.head_dim, b.head_dim), head_map(b.kv_heads, a.kv_heads)
+    old, new = small.model, large.model
+    new.embed_tokens.weight.copy_(old.embed_tokens.weight @ lift)
+    large.lm_head.weight.copy_(small.lm_head.weight * old.norm.weight @ lift)
+    for norm in (new.norm, *(getattr(layer, n) for layer in new.layers for n in ("input_layernorm", "post_attention_layernorm"))):
+        norm.weight.fill_(scale)
+    depth = layer_map(b.layers, a.layers)
+    for number, layer in enumerate(new.layers):
+        origin, works = old.layers[depth[number]], number + 1 == b.layers or depth[number + 1] != depth[number]
+        own, given = layer.self_attn, origin.self_attn
+        before, after = origin.input_layernorm.weight, origin.post_attention_layernorm.weight
+        for name, per_kv in (("q_proj", b.group), ("k_proj", 1), ("v_proj", 1)):
+            wide, narrow = getattr(own, name), getattr(given, name)
+            rows = _head_rows(narrow.weight * before @ lift, heads, per_kv, a.head_dim, b.head_dim, places)
+            if name == "q_proj":
+                rows = rows * (b.head_dim / a.head_dim) ** 0.5  # attention divides by the root of the head width
+            wide.weight.copy_(rows)
+            if narrow.bias is not None:
+                wide.bias.copy_(_head_rows(narrow.bias[:, None], heads, per_kv, a.head_dim, b.head_dim, places)[:, 0])
+        if hasattr(given, "k_norm"):
+            own.q_norm.weight.copy_(given.q_norm.weight)
+            own.k_norm.weight.copy_(given.k_norm.weight)
+        out = given.o_proj.weight.T.reshape(a.kv_heads, a.group, a.head_dim, a.hidden) @ lift
+        lifted = torch.zeros(b.kv_heads, b.group, b.head_dim, b.hidden)
+        lifted[: a.kv_heads, :, places] = out * works
+        own.o_proj.weight.copy_(lifted.flatten(0, 2).T)
+        neurons = origin.mlp.gate_proj.weight.shape[0]
+        layer.mlp.gate_proj.weight[:neurons] = origin.mlp.gate_proj.weight * after @ lift
+        layer.mlp.up_proj.weight[:neurons] = origin.mlp.up_proj.weight * after @ lift
+        layer.mlp.down_proj.weight.zero_()
+        layer.mlp.down_proj.weight[:, :neurons] = lift.T @ origin.mlp.down_proj.weight * works
+    return large
+
+
+@torch.no_grad()
+def shuffle_heads(model: PreTrainedModel, seed: int) -> None:
+    """Put every layer's KV heads, each with its query heads, in a random order, in place; the function stays.
+
+    Head numbers of two real models have nothing to do with each other, but growth leaves head h of the large model a copy of head pi_H(h)
+    of the small one, which is the head that the Bridge reads.
+    """
+    widths, generator = Widths.of(model), torch.Generator().manual_seed(seed)
+    for layer in model.model.layers:
+        order = torch.randperm(widths.kv_heads, generator=generator)
+        attention = layer.self_attn
+        for name in ("q_proj", "k_proj", "v_proj"):
+            for parameter in getattr(attention, name).parameters():
+                parameter.copy_(parameter.unflatten(0, (widths.kv_heads, -1))[order].flatten(0, 1))
+        out = attention.o_proj.weight
+        out.copy_(out.unflatten(1, (widths.kv_heads, -1))[:, order].flatten(1, 2))
+
+
+def _head_rows(weight: Tensor, heads: tuple[int, ...], per_kv: int, narrow: int, wide: int, places: Tensor) -> Tensor:
+    """Rows of a projection for the wide heads: [kv * per_kv * narrow, x] -> [len(heads) * per_kv * wide, x], zero where nothing goes."""
+    grouped = weight.reshape(-1, per_kv, narrow, weight.shape[-1])[list(heads)]
+    out = weight.new_zeros(len(heads), per_kv, wide, weight.shape[-1])
+    out[:, :, places] = grouped
+    return out.flatten(0, 2)
