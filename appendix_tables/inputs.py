@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from acct.allocator.allocator import Allocator
-from acct.cli.reproduce import SIX
+from acct.cli.plan import SIX
 from acct.compiler.bridge import Bridge
 from acct.compiler.capacity import CapacityPreset, ParameterCounts, count_parameters, parameter_counts
 from acct.compiler.compiler import Compiler

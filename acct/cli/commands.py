@@ -33,11 +33,11 @@ def evaluate(config: Config) -> None:
 
 
 def tables(config: Config) -> None:
-    """`acct tables`: tables from the records of a scale."""
+    """`acct tables`: tables from the records of a scale, and what is missing."""
     log_to_terminal()
-    from acct.cli.evaluation import tables_of_scale
+    from acct.cli.tables import tables_and_missing
 
-    print("\n".join(tables_of_scale(config)))
+    print("\n".join(tables_and_missing(config)))
 
 
 def claims(config: Config) -> None:

@@ -18,6 +18,7 @@ from acct.config.diagnosis import DiagnosisConfig
 from acct.config.direction import DirectionConfig
 from acct.config.fields import check_choice, check_range
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
+from acct.config.reproduce import ReproduceConfig
 from acct.config.runtime import PathsConfig, RuntimeConfig, TrackerConfig
 from acct.config.supervision import SupervisionConfig
 from acct.config.training import STAGES, TrainingConfig
@@ -50,6 +51,7 @@ class Config:
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+    reproduce: ReproduceConfig = field(default_factory=ReproduceConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)

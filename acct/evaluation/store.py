@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from acct.errors import ArtifactError
-from acct.reporting.records import CONFIGURATION, RECORDS, as_frame, write_records
+from acct.reporting.records import CONFIGURATION, PARTS, RECORDS, as_frame, write_records
 from acct.training.files import write_text
 
 
@@ -34,7 +34,7 @@ class RecordStore:
 
     def __init__(self, folder: Path | str, configuration: Mapping[str, Any], restart: bool = False):
         self.folder = Path(folder)
-        self.parts = self.folder / "parts"
+        self.parts = self.folder / PARTS
         if restart:
             shutil.rmtree(self.parts, ignore_errors=True)
             for name in (CONFIGURATION, RECORDS):

@@ -19,6 +19,7 @@ from acct.training.files import write_bytes
 
 RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "provenance.json"
 FOLDER = "evaluation"
+PARTS = "parts"
 
 SCHEMA: dict[str, str] = {
     "direction": "str",  # name of the directed pair
@@ -140,16 +141,27 @@ def read_records(folder: Path | str) -> Records:
     return Records(frame, {direction: configuration}, {direction: provenance})
 
 
+def unfinished(results_root: Path | str, scale: str) -> list[Path]:
+    """Evaluation folders that have begun and hold no records.parquet yet: running, or killed. They stay out of tables until they end.
+
+    A folder whose other files are missing was tampered with, and is refused by `read_records`.
+    """
+    folders = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}"))
+    return [folder for folder in folders if (folder / PARTS).is_dir() and not (folder / RECORDS).is_file()]
+
+
 def settings(results_root: Path | str, scale: str) -> list[tuple[str, float]]:
-    """Variant and retention of every run of a scale, each once; shortened runs do not count."""
-    found = [_json(path) for path in sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))]
+    """Variant and retention of every run of a scale whose evaluation has ended, each once; shortened runs do not count."""
+    left_out = unfinished(results_root, scale)
+    paths = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))
+    found = [_json(path) for path in paths if path.parent not in left_out]
     return sorted({(str(one.get("variant", "")), float(one["retention"])) for one in found if not one.get("shortened")})
 
 
 def load_records(
     results_root: Path | str, scale: str, variant: str = "", retention: float | None = None, methods: Sequence[str] = ()
 ) -> Records:
-    """Records of every run folder of a scale whose configuration has this variant and retention.
+    """Records of every run folder of a scale whose configuration has this variant and retention; unfinished ones are left out.
 
     Args:
         results_root, scale: <results_root>/<scale>/<run>/evaluation are read, in the order of their names.
@@ -160,14 +172,16 @@ def load_records(
             different examples of a task, or a missing row.
     """
     root = Path(results_root) / scale
-    folders = sorted(root.glob(f"*/{FOLDER}"))
+    left_out = unfinished(results_root, scale)
+    folders = [folder for folder in sorted(root.glob(f"*/{FOLDER}")) if folder not in left_out]
     if not folders:
-        raise ArtifactError(f"{root} holds no evaluated run (no <run>/{FOLDER} in it). Run `acct evaluate` first.")
+        begun = f" Not finished yet: {', '.join(folder.parent.name for folder in left_out)}." if left_out else ""
+        raise ArtifactError(f"{root} holds no evaluated run (no <run>/{FOLDER} in it). Run `acct evaluate` first.{begun}")
     loaded = [(folder, read_records(folder)) for folder in folders]
     kept: dict[str, tuple[Path, Records]] = {}
     shortened = 0
     for folder, records in loaded:
-        (direction, configuration), = records.configurations.items()
+        ((direction, configuration),) = records.configurations.items()
         other = configuration.get("variant", "") != variant or (retention is not None and configuration.get("retention") != retention)
         shortened += not other and bool(configuration.get("shortened"))
         if other or configuration.get("shortened"):

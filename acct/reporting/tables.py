@@ -5,14 +5,14 @@ A table is a pure function of records. Nothing in it is typed by hand: bold, Rel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from acct.reporting.figures import REFERENCE, Figure, Sheet, lower_is_better
 from acct.reporting.intervals import Interval
-from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, label
+from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, in_order, label
 
 DASH = "–"
 
@@ -87,9 +87,20 @@ class Table:
 NOTHING = Cell(Interval(float("nan"), float("nan"), float("nan")))
 
 
+def task_head(task: str, metric: str) -> str:
+    """Head of one task's column, with its metric."""
+    return f"{label(task, TASKS)} ({METRICS[metric]})"
+
+
 def task_columns(sheet: Sheet) -> tuple[str, ...]:
-    """Heads of the task columns, with their metric."""
-    return tuple(f"{label(task, TASKS)} ({METRICS[sheet.metric[task]]})" for task in sheet.tasks)
+    """Heads of the task columns."""
+    return tuple(task_head(task, sheet.metric[task]) for task in sheet.tasks)
+
+
+def merged_tasks(sheets: Sequence[Sheet]) -> tuple[list[str], dict[str, str]]:
+    """Every task of several sheets in the tables' order, and their metrics."""
+    metrics = {task: metric for sheet in sheets for task, metric in sheet.metric.items()}
+    return in_order(metrics, TASKS), metrics
 
 
 def figure_cell(sheet: Sheet, direction: str, task: str, method: str) -> Cell:
@@ -151,42 +162,57 @@ def table1(sheet: Sheet) -> Table:
     return Table("table1", caption, (*blocks, mean_block(sheet, sheet.methods)), tuple(sheet.all()))
 
 
-def budget_table(sheets: dict[float, Sheet]) -> Table:
+def budget_table(sheets: dict[float, Sheet], retentions: Sequence[float] = ()) -> Table:
     """Table 2: ACCT under several retentions, each trained apart; by direction, with Target Full as the reference.
 
     Args:
-        sheets: by retention, 1.0 for no compression.
+        sheets: by retention, 1.0 for no compression. Runs may differ in tasks: what one of them lacks is a dash.
+        retentions: rows that are shown even if nothing was run for them.
     """
-    first = next(iter(sheets.values()))
+    tasks, metric = merged_tasks(list(sheets.values()))
+    shares = sorted({*sheets, *retentions}, reverse=True)
+    counted = [direction for sheet in sheets.values() for direction in sheet.directions]
+    directions = [one for one in dict.fromkeys(counted) if counted.count(one) > 1] or list(dict.fromkeys(counted))
     blocks = []
-    for direction in dict.fromkeys(d for sheet in sheets.values() for d in sheet.directions):
-        rows = []
-        for number, (retention, sheet) in enumerate(sorted(sheets.items(), reverse=True)):
-            if number == 0:
-                rows.append(("Target Full", tuple(figure_cell(sheet, direction, task, REFERENCE) for task in first.tasks)))
-            rows.append((f"ACCT {1 / retention:g}x", tuple(figure_cell(sheet, direction, task, "acct") for task in first.tasks)))
-        blocks.append(Block(direction_label(direction), task_columns(first), tuple(rows)))
+    for direction in directions:
+
+        def cells(method: str, found: Sequence[Sheet], direction: str = direction) -> tuple[Cell, ...]:
+            options = [[figure_cell(sheet, direction, task, method) for sheet in found] for task in tasks]
+            return tuple(next((cell for cell in own if cell.defined), NOTHING) for own in options)
+
+        rows = [("Target Full", cells(REFERENCE, [sheets[share] for share in shares if share in sheets]))]
+        rows += [(f"ACCT {1 / share:g}x", cells("acct", [sheets[share]] if share in sheets else [])) for share in shares]
+        blocks.append(Block(direction_label(direction), tuple(task_head(task, metric[task]) for task in tasks), tuple(rows)))
     figures = tuple(
         replace(figure, method=f"acct_{1 / retention:g}x") for retention, sheet in sheets.items() for figure in sheet.all()
-        if figure.method == "acct"
+        if figure.method == "acct" and figure.direction in directions
     )  # fmt: skip
     return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), tuple(figures))
 
 
-def ablation_table(sheet: Sheet, retrained: dict[str, Sheet]) -> Table:
-    """Table 3: parts of the method replaced.
+def ablation_table(sheet: Sheet, retrained: Mapping[str, Sheet | None]) -> Table:
+    """Table 3: parts of the method replaced, in the directions that have a retrained run.
 
     Args:
         sheet: runs without a variant: Target Full, ACCT, Bridge-only, Native KV, and the Random that is not retrained.
-        retrained: by variant, the runs whose `acct` is that row (random, uniform).
+        retrained: by variant, the runs whose `acct` is that row (random, uniform); None for a row of dashes.
     """
+    run = {name: other for name, other in retrained.items() if other is not None}
+    directions = ablation_directions(sheet, retrained)
     blocks = []
-    for direction in sheet.directions:
+    for direction in directions:
         rows = method_rows(sheet, direction, [m for m in (REFERENCE, "acct", "native_kv", "bridge_only", "random") if m in sheet.methods])
         for name, other in retrained.items():
-            rows.append((f"{name.capitalize()}, retrained", tuple(figure_cell(other, direction, task, "acct") for task in sheet.tasks)))
+            cells = tuple(NOTHING if other is None else figure_cell(other, direction, task, "acct") for task in sheet.tasks)
+            rows.append((f"{name.capitalize()}, retrained", cells))
         blocks.append(Block(direction_label(direction), task_columns(sheet), tuple(rows)))
-    figures = sheet.all()
-    for name, other in retrained.items():
+    figures = [figure for figure in sheet.all() if figure.direction in directions]
+    for name, other in run.items():
         figures += [replace(figure, method=f"{name}_retrained") for figure in other.all() if figure.method == "acct"]
     return Table("table3", "Component ablations and state controls.", tuple(blocks), tuple(figures))
+
+
+def ablation_directions(sheet: Sheet, retrained: Mapping[str, Sheet | None]) -> list[str]:
+    """Directions of Table 3: those without a variant that have a retrained run too."""
+    run = {direction for other in retrained.values() if other is not None for direction in other.directions}
+    return [direction for direction in sheet.directions if direction in run] or list(sheet.directions)

@@ -11,21 +11,27 @@ from typing import Any
 from acct.errors import ArtifactError
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
-from acct.reporting.records import Records, load_records, settings
+from acct.reporting.records import Records, load_records, settings, unfinished
 from acct.reporting.render import latex, long_csv, markdown
+from acct.reporting.retraining import retraining_notes, scored_note
 from acct.reporting.summary import Criteria, findings
-from acct.reporting.tables import Table, ablation_table, budget_table, table1
+from acct.reporting.tables import Table, ablation_directions, ablation_table, budget_table, table1
 from acct.reporting.validity import judge
 from acct.training.files import hash_json, write_text
+
+RETENTIONS = (1.0, 0.5, 0.25)
+"""Rows of the paper's Table 2."""
+RETRAINED = ("random", "uniform")
+"""Variants of the paper's Table 3."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What `write_tables` made: files, the table, its sheet, and the lines that a command prints."""
+    """What `write_tables` made: files, Table 1 and its sheet (None where only other tables have runs), and the lines to print."""
 
     files: tuple[Path, ...]
-    table: Table
-    sheet: Sheet
+    table: Table | None
+    sheet: Sheet | None
     lines: tuple[str, ...]
 
 
@@ -75,7 +81,8 @@ def write_tables(
 ) -> Written:
     """Write table1.{md,csv,tex} and table1.json (what it was computed from) from the records of a scale.
 
-    Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3.
+    Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3. Runs whose evaluation has not
+    ended are named and left out; where only other tables have runs, these are written.
 
     Args:
         results_root, scale: <results_root>/<scale>/<run>/evaluation is read. folder: None for <results_root>/<scale>/tables.
@@ -84,13 +91,19 @@ def write_tables(
     Raises:
         ArtifactError: a folder that `load_records` refuses; nothing is written then.
     """
-    records = load_records(results_root, scale, variant, retention, methods)
-    table = build_table1(records, bootstrap, criteria, control_margin)
-    sheet = Sheet(records, bootstrap)
+    found = settings(results_root, scale)
+    records = None
+    if retention is None or (variant, retention) in found or variant or not found:
+        records = load_records(results_root, scale, variant, retention, methods)
     others = other_tables(results_root, scale, retention, variant, bootstrap)
-    runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
-    texts = {f"{table.name}.json": json.dumps(runs, indent=2, sort_keys=True) + "\n"}
-    for one in (table, *others):
+    table = sheet = None
+    texts, lines = {}, [f"{folder.parent.name}: evaluation has not finished; it stays out" for folder in unfinished(results_root, scale)]
+    if records is not None:
+        table, sheet = build_table1(records, bootstrap, criteria, control_margin), Sheet(records, bootstrap)
+        runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
+        texts[f"{table.name}.json"] = json.dumps(runs, indent=2, sort_keys=True) + "\n"
+        lines = [*(finding.line() for finding in findings(sheet, criteria)), *judge(sheet, margin=control_margin).lines(), *lines]
+    for one in ([] if table is None else [table]) + others:
         texts |= {f"{one.name}.md": markdown(one), f"{one.name}.tex": latex(one), f"{one.name}.csv": long_csv(one)}
     folder = Path(folder) if folder is not None else Path(results_root) / scale / "tables"
     files = []
@@ -101,17 +114,15 @@ def write_tables(
         from acct.reporting.charts.registry import write_charts
         from acct.reporting.charts.sources import Sources
 
-        share = float(next(iter(records.configurations.values()))["retention"])
+        shares = [float(one["retention"]) for one in records.configurations.values()] if records is not None else []
+        share = shares[0] if retention is None else retention
         sources = Sources(Path(results_root), scale, share, variant, bootstrap or Bootstrap())
         files += [path for drawn in write_charts(sources, Path(results_root) / scale / "figures").values() for path in drawn.files]
-    lines = [finding.line() for finding in findings(sheet, criteria)] + judge(sheet, margin=control_margin).lines()
     return Written(tuple(files), table, sheet, tuple(lines))
 
 
-def other_tables(
-    results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None
-) -> list[Table]:
-    """Table 2 where several retentions were evaluated, Table 3 where retrained variants were."""
+def other_tables(results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None) -> list[Table]:
+    """Table 2 where several retentions were evaluated, Table 3 where retrained variants were, beside runs without one."""
     if variant:
         return []
     found = settings(results_root, scale)
@@ -123,18 +134,28 @@ def other_tables(
     budgets = sorted({share for name, share in found if not name})
     if len(budgets) > 1:
         sheets = {share: sheet("", share) for share in budgets}
-        tables.append(replace(budget_table(sheets), provenance="; ".join(provenance_line(one.records) for one in sheets.values())))
+        missing = [f"{1 / share:g}x" for share in RETENTIONS if share not in budgets]
+        notes = (f"Not run: {', '.join(missing)}.",) if missing else ()
+        line = "; ".join(provenance_line(one.records) for one in sheets.values())
+        tables.append(replace(budget_table(sheets, RETENTIONS), notes=notes, provenance=line))
     variants = sorted({name for name, share in found if name and share == retention})
-    if variants:
-        retrained = {name: sheet(name, retention) for name in variants}
+    if variants and ("", retention) in found:
+        retrained = {name: sheet(name, retention) if name in variants else None for name in dict.fromkeys((*RETRAINED, *variants))}
         base = sheet("", retention)
-        line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()))
-        tables.append(replace(ablation_table(base, retrained), provenance=line))
+        directions = ablation_directions(base, retrained)
+        notes = (
+            "Trained again, and on how much:", "", *retraining_notes(results_root, scale, retention, variants),
+            "- Bridge-only, Native KV, Random: nothing.", scored_note(base, retrained, directions),
+        )  # fmt: skip
+        line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()) if one is not None)
+        tables.append(replace(ablation_table(base, retrained), notes=notes, provenance=line))
     return tables
 
 
 def write_appendix(written: Written, appendix: Path | str, name: str) -> list[Path]:
     """Copy the rendered Table 1 into the tracked folder of tables, as <name>.{md,csv,tex}."""
+    if written.table is None:
+        raise ArtifactError("there is no Table 1 to copy: only runs of other tables were evaluated.")
     appendix = Path(appendix)
     copies = []
     for file in written.files:

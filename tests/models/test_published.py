@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from acct.cli.reproduce import SIX
+from acct.cli.plan import SIX
 from acct.config.root import compose
 from acct.errors import ModelError, UnknownName
 from acct.models.published import CONFIGURATIONS, configuration, published, published_names

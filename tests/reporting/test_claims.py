@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acct.cli.reproduce import SIX as REPRODUCED
+from acct.cli.plan import SIX as REPRODUCED
 from acct.config.root import config_folder
 from acct.errors import ArtifactError, ConfigError
 from acct.reporting.claims import EMBEDDED, FAILS, HOLDS, NOT_COMPARABLE, NOT_RUN, Claim, counts_line, judge_claim, ledger

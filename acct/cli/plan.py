@@ -1,0 +1,91 @@
+"""Which runs each table needs: directions of a scale, and what distinguishes the runs of Tables 2 and 3 (spec 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from acct.config.root import Config, compose, config_folder
+from acct.errors import ConfigError
+from acct.reproduce import Job
+
+SIX: dict[str, tuple[str, ...]] = {
+    "micro": (
+        "micro_qwen3_small_to_large", "micro_qwen3_large_to_small", "micro_llama_small_to_large",
+        "micro_llama_large_to_small", "micro_qwen2_small_to_large", "micro_qwen2_large_to_small",
+    ),
+    "paper": ("qwen3_4b_to_8b", "qwen3_8b_to_4b", "llama_3b_to_8b", "llama_8b_to_3b", "qwen25_7b_to_32b", "qwen25_32b_to_7b"),
+    "tiny": ("tiny_qwen3", "tiny_llama", "tiny_qwen2"),
+}  # fmt: skip
+PAIR: dict[str, tuple[str, ...]] = {
+    "micro": ("micro_qwen3_small_to_large", "micro_qwen3_large_to_small"),
+    "paper": ("qwen3_4b_to_8b", "qwen3_8b_to_4b"),
+    "tiny": ("tiny_qwen3",),
+}
+"""Tables 2 and 3: both directions of one pair."""
+EXPERIMENTS: dict[str, tuple[str, ...]] = {
+    "table1": (), "table2": ("table2_1x", "table2_2x"), "table3": ("table3_random", "table3_uniform"),
+    "all": ("table2_1x", "table2_2x", "table3_random", "table3_uniform"),
+}  # fmt: skip
+"""Files of conf/experiment that a table needs beside the run without a variant, the longest first."""
+OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.reuse")
+"""What tables 2 and 3 set themselves."""
+
+
+def directions_of(scale: str) -> list[str]:
+    """Every direction whose models are of a scale's kind: embedded ones, random ones, or the hub's."""
+    names = sorted(path.stem for path in (config_folder() / "direction").glob("*.yaml"))
+    kinds = ("micro", "tiny")
+    return [name for name in names if (name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
+
+
+def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:
+    """Directions of a table: those of runs without a variant, and those that its experiments are run on.
+
+    `all` also runs the additional pairs of Appendix I where the scale has any.
+    """
+    pair = PAIR[scale]
+    base = pair if table in ("table2", "table3") else SIX[scale]
+    if table == "all":
+        from appendix_tables.inputs import ADDITIONAL
+
+        base = (*base, *ADDITIONAL.get(scale, ()))
+    return {"base": base, "variants": pair if EXPERIMENTS[table] else ()}
+
+
+def variant_tasks(config: Config) -> list[str]:
+    """Tasks of the runs that Table 1 does not share: those of the scale that `evaluation.tasks` holds too, or all of these."""
+    chosen = config.reproduce.variant_tasks.get(config.scale, config.evaluation.tasks)
+    return [task for task in config.evaluation.tasks if task in chosen] or list(config.evaluation.tasks)
+
+
+def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -> list[Job]:
+    """The runs of a table, those without a variant first: Uniform copies their Cartographers.
+
+    Args:
+        overrides: of the call, without direction. directions: instead of the scale's own, for runs with and without a variant.
+    Raises:
+        ConfigError: a bad override, one that the table sets itself, or two runs of one folder.
+    """
+    given = {override.partition("=")[0] for override in overrides}
+    if EXPERIMENTS[table] and (clash := [name for name in OURS if name in given]):
+        raise ConfigError(f"{table} sets {clash[0]} itself, for each of its runs. Leave it out, or use acct train -m.")
+    config = compose(list(overrides))
+    chosen = default_directions(table, config.scale)
+    tasks = variant_tasks(config)
+    fewer = (f"evaluation.tasks=[{','.join(tasks)}]",) if tasks != list(config.evaluation.tasks) else ()
+    jobs: dict[str, Job] = {}
+
+    def add(own: tuple[str, ...], needs: str = "") -> str:
+        paths = compose([*overrides, *own]).paths
+        name = Path(paths.run).name
+        if name in jobs:
+            raise ConfigError(f"two runs would share the folder {paths.run}. Leave out what sets it (paths.run, paths.variant).")
+        jobs[name] = Job(name, own, (needs,) if paths.reuse and needs else ())
+        return name
+
+    base = {direction: add((f"direction={direction}",)) for direction in directions or chosen["base"]}
+    for experiment in EXPERIMENTS[table]:
+        for direction in directions or chosen["variants"]:
+            add((f"direction={direction}", f"experiment={experiment}", *fewer), base[direction])
+    return list(jobs.values())
