@@ -22,3 +22,5 @@ GATED_LOGITS = 1e-5  # closed positions masked instead of absent; seen 8e-6 on l
 GATE_GRADIENT = 2e-5  # fp32 through three layers against a float64 attention
 FINITE_DIFFERENCE = 2e-2  # relative, central differences in fp32 with step 1e-2
 MOUNTED_LOGITS_BF16 = 0.2  # logits of magnitude 4 in bf16; seen 0.12
+# acct.methods.compressors: fp32 states and sums against a stock eager run taken in float64; scores of at most a few units.
+COMPRESSOR_SCORES = 2e-5

@@ -14,6 +14,7 @@ from acct.evaluation.run import EvaluationOptions, run_evaluation
 from acct.evaluation.samples import Loader, load_samples
 from acct.evaluation.scoring import ScoringRules
 from acct.locations import ensure_data
+from acct.methods.registry import query_aware
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER
 from acct.reporting.write import write_tables
@@ -31,7 +32,8 @@ def options_of(config: Config) -> EvaluationOptions:
     """The harness's options."""
     evaluation = config.evaluation
     return EvaluationOptions(
-        methods=tuple(evaluation.methods),
+        methods=query_aware(evaluation.methods) if evaluation.compressors.query_aware else tuple(evaluation.methods),
+        compressors=evaluation.compressors,
         batch=evaluation.batch,
         seed=evaluation.seed,
         scoring=ScoringRules(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from acct.config.compressors import CompressorsConfig
 from acct.config.fields import check_choice, check_range, silent
 
 TASKS = (
@@ -74,11 +75,13 @@ class EvaluationConfig:
         max_new_tokens: longest generated answer. restart: throw away records of another configuration instead of refusing.
         figures: `acct tables` also draws charts (extra `report`). split: what is scored; "evaluation" is the
             source's own choice (test in a folder).
+        compressors: settings of the same-model compressors, which methods must name.
         resamples, confidence: paired bootstrap over examples. check_tokens, check_tolerance: the interface check.
     """
 
     tasks: list[str] = field(default_factory=lambda: list(TASKS))
     methods: list[str] = field(default_factory=lambda: list(METHODS))
+    compressors: CompressorsConfig = field(default_factory=CompressorsConfig)
     split: str = "evaluation"
     examples: int = 1000
     examples_by_task: dict[str, int] = field(default_factory=dict)

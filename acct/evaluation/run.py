@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from acct.config.compressors import CompressorsConfig
 from acct.data.batches import collate, length_sorted_batches
 from acct.data.prompts import EncodedExample
 from acct.errors import ConfigError
@@ -24,7 +25,7 @@ from acct.evaluation.store import RecordStore
 from acct.interface_check import InterfaceReport, interface_check
 from acct.methods.base import Method
 from acct.methods.prepared import Prepared, Stopwatch
-from acct.methods.registry import METHODS, get_method
+from acct.methods.registry import COMPRESSORS, DEFAULT, get_method
 from acct.models.pair import Pair
 from acct.pipeline import Interface, count
 from acct.progress import Progress
@@ -46,9 +47,10 @@ class EvaluationOptions:
         methods: registry names. batch: most examples run together; changes speed only. seed: of random orders and noise.
         scoring: how outputs become scores. check_examples, check_tokens, check_tolerance: the interface check.
         bootstrap, control_margin: of the validity line. shortened: the run is a shortened one and stays out of tables.
+        compressors: settings of the same-model compressors among the methods.
     """
 
-    methods: tuple[str, ...] = tuple(name for name in METHODS if name != "raw_source")
+    methods: tuple[str, ...] = DEFAULT
     batch: int = 16
     seed: int = 0
     scoring: ScoringRules = field(default_factory=ScoringRules)
@@ -58,6 +60,7 @@ class EvaluationOptions:
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     control_margin: float = 0.1
     shortened: bool = False
+    compressors: CompressorsConfig = field(default_factory=CompressorsConfig)
 
     def __post_init__(self) -> None:
         if not self.methods or len(set(self.methods)) != len(self.methods):
@@ -160,7 +163,7 @@ def _run_task(
             if prepared is None:  # the whole batch, but for a resumed run with another batch size
                 chosen: list[EncodedExample] = [examples[row] for row in open_rows]
                 others = [strangers[indices[row]] for row in open_rows]
-                prepared = shared[tuple(open_rows)] = Prepared(pair, interface, chosen, others, options.seed, clock)
+                prepared = shared[tuple(open_rows)] = Prepared(pair, interface, chosen, others, options.seed, clock, options.compressors)
             if method.name == "wrong_document" and any(other is None for other in prepared.strangers):
                 logger.warning("%s: all contexts of the sample are the same; wrong_document is left out.", task)
                 display.update(len(open_rows), note=task)
@@ -201,8 +204,10 @@ def _identity(
     configuration: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What records depend on, flat: a difference in any of these refuses to continue them."""
+    compressors = asdict(options.compressors) if COMPRESSORS & set(options.methods) else {}
     return {
         **configuration,
+        **{f"compressors.{name}": value for name, value in compressors.items() if name not in ("query_aware", "block")},
         **{f"interface.{name}": value for name, value in interface.identity.items()},
         **{f"sample.{task}": sample.digest() for task, sample in samples.items()},
         **{f"scoring.{name}": value for name, value in asdict(options.scoring).items() if name not in ("candidate_rows", "max_new_tokens")},

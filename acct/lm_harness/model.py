@@ -214,7 +214,9 @@ class AcctLM(LM):
         self, examples: Sequence[EncodedExample], strangers: Sequence[EncodedExample | None]
     ) -> Iterator[tuple[Mount, MountedCache]]:
         if examples[0].context_ids:
-            prepared = Prepared(self.pair, self.interface, examples, strangers, self.config.evaluation.seed)  # type: ignore[arg-type]
+            evaluation = self.config.evaluation
+            settings = {"seed": evaluation.seed, "compressors": evaluation.compressors}
+            prepared = Prepared(self.pair, self.interface, examples, strangers, **settings)  # type: ignore[arg-type]
             mount = self.method.mount(prepared)
         else:
             ids, lengths = padded([example.bare_query_ids for example in examples], self.pair.tokenizer.pad_token_id)

@@ -34,10 +34,12 @@ class Method(ABC):
 
     Attributes:
         name: registry name, also in the records. control: must be clearly worse than ACCT, or the run is invalid.
+        on_request: left out unless `evaluation.methods` names it.
     """
 
     name: ClassVar[str]
     control: ClassVar[bool] = False
+    on_request: ClassVar[bool] = False
 
     def applicable(self, pair: Pair) -> str | None:
         """Why this method cannot run on a pair, or None if it can."""

@@ -79,6 +79,7 @@ class RawSource(SparseMethod):
 
     name = "raw_source"
     control = True
+    on_request = True
 
     def applicable(self, pair: Pair) -> str | None:
         source, target = pair.geometry.source.head_dim, pair.geometry.target.head_dim

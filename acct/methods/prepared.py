@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from acct.compiler.compiler import rotate_kv
+from acct.config.compressors import CompressorsConfig
 from acct.data.batches import collate, padded
 from acct.data.prompts import EncodedExample
 from acct.errors import InputError
-from acct.models.adapter import ModelAdapter
+from acct.models.adapter import Capture, ForwardStates, ModelAdapter
 from acct.models.pair import Pair
 from acct.native import read_native
 from acct.pipeline import Interface, choose, compile_states, placed, random_order, rank
@@ -52,15 +53,18 @@ class Prepared:
         examples: the rows of the batch, any lengths.
         strangers: for each row another example whose document differs, for the wrong-document control; None where there is none.
         seed: of random orders and noise. clock: receives the seconds of each shared step.
+        compressors: settings of the same-model compressors; None takes the defaults.
     """
 
     def __init__(
         self, pair: Pair, interface: Interface, examples: Sequence[EncodedExample],
         strangers: Sequence[EncodedExample | None] | None = None, seed: int = 0, clock: Stopwatch | None = None,
+        compressors: CompressorsConfig | None = None,
     ):  # fmt: skip
         self.pair, self.interface, self.examples, self.seed = pair, interface, list(examples), seed
         self.strangers = list(strangers) if strangers is not None else [None] * len(self.examples)
         self.clock = clock or Stopwatch()
+        self.compressors = compressors or CompressorsConfig()
         self.batch: TokenBatch = collate(self.examples, pair.tokenizer.pad_token_id)
 
     def on(self, adapter: ModelAdapter) -> TokenBatch:
@@ -88,6 +92,14 @@ class Prepared:
         """What the target itself computes over [context; query]."""
         with self.clock.phase("native"):
             return read_native(self.pair.target, self.on(self.pair.target))
+
+    @cached_property
+    def observed(self) -> ForwardStates:
+        """The target's queries, keys and values over all of [context; query], before RoPE: what compressors score."""
+        target = self.pair.target
+        ids, lengths = (tensor.to(target.device) for tensor in self.joined)
+        with self.clock.phase("observed"), torch.no_grad():
+            return target.forward(ids, lengths, Capture(keys=True, queries=True))
 
     @cached_property
     def order(self) -> Tensor:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from acct.errors import UnknownName
 from acct.methods.ablations import BridgeOnly, NativeKV, RandomSelection
 from acct.methods.acct import ACCT
 from acct.methods.base import Method
+from acct.methods.compressors.base import SUFFIX, Compressor
+from acct.methods.compressors.expected_attention import ExpectedAttention, ExpectedAttentionQueryAware
+from acct.methods.compressors.observed_attention import ObservedAttention, ObservedAttentionQueryAware
+from acct.methods.compressors.pyramidkv import PyramidKV, PyramidKVQueryAware
+from acct.methods.compressors.snapkv import SnapKV, SnapKVQueryAware
 from acct.methods.controls import Noise, RawSource, WrongDocument, Zeros
 from acct.methods.references import NoContext, SourceFull, TargetFull
 
@@ -13,8 +20,12 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         TargetFull, ACCT, SourceFull, NoContext, NativeKV, RandomSelection, BridgeOnly, Zeros, Noise, WrongDocument, RawSource,
+        SnapKV, SnapKVQueryAware, PyramidKV, PyramidKVQueryAware, ObservedAttention, ObservedAttentionQueryAware, ExpectedAttention,
+        ExpectedAttentionQueryAware,
     )
 }  # fmt: skip
+DEFAULT = tuple(name for name, method in METHODS.items() if not method.on_request)
+COMPRESSORS = frozenset(name for name, method in METHODS.items() if issubclass(method, Compressor))
 
 
 def get_method(name: str) -> Method:
@@ -22,3 +33,8 @@ def get_method(name: str) -> Method:
     if name not in METHODS:
         raise UnknownName("method", name, METHODS)
     return METHODS[name]()
+
+
+def query_aware(names: Iterable[str]) -> tuple[str, ...]:
+    """The same methods, every compressor in its query-aware form."""
+    return tuple(name + SUFFIX if name in COMPRESSORS and not name.endswith(SUFFIX) else name for name in names)

@@ -12,7 +12,14 @@ METHODS: dict[str, str] = {
     "target_full": "Target Full", "acct": "ACCT", "source_full": "Source Full", "no_context": "No context", "native_kv": "Native KV",
     "random": "Random", "bridge_only": "Bridge-only", "zeros": "Zeros", "noise": "Noise", "wrong_document": "Wrong document",
     "raw_source": "Raw source",
+    "snapkv": "SnapKV, context only", "snapkv_query_aware": "SnapKV, with query",
+    "pyramidkv": "PyramidKV, context only", "pyramidkv_query_aware": "PyramidKV, with query",
+    "observed_attention": "Observed attention, context only", "observed_attention_query_aware": "Observed attention, with query",
+    "expected_attention": "Expected attention, context only", "expected_attention_query_aware": "Expected attention, with query",
 }  # fmt: skip
+_COMPRESSORS = ("snapkv", "pyramidkv", "observed_attention", "expected_attention")
+COMPRESSORS = tuple(f"{name}{suffix}" for name in _COMPRESSORS for suffix in ("", "_query_aware"))
+"""Rows beyond the paper in Tables 1 and 2."""
 METRICS = {"f1": "F1", "accuracy": "Acc.", "perplexity": "PPL"}
 
 

@@ -16,7 +16,7 @@ from acct.evaluation.run import EvaluationOptions, run_evaluation
 from acct.evaluation.scoring import ScoringRules, score_batch, stop_ids
 from acct.evaluation.store import RecordStore
 from acct.methods.prepared import Prepared
-from acct.methods.registry import METHODS, get_method
+from acct.methods.registry import DEFAULT, METHODS, get_method
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import SCHEMA, read_records
 from acct.reporting.write import write_tables
@@ -50,7 +50,7 @@ def test_all_methods_on_all_kinds_of_task(finished: Path) -> None:
     records = read_records(finished)
     assert list(records.frame.columns) == list(SCHEMA)
     assert records.frame.groupby(["task", "method"]).size().eq(5).all()
-    assert set(records.frame["method"]) == set(METHODS) - {"raw_source"}
+    assert set(records.frame["method"]) == set(DEFAULT) < set(METHODS)
     sparse = records.frame[records.frame["budget_bytes"] > 0]
     assert (sparse["mounted_bytes"].sum() / sparse["budget_bytes"].sum()) <= 1.05
     by_task = records.frame.groupby("task")["nll_sum"].apply(lambda column: column.notna().all())
