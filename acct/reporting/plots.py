@@ -17,6 +17,7 @@ from acct.errors import ConfigError
 COLOURS = {
     "acct": "#0b5fa5", "target_full": "#222222", "source_full": "#7f7f7f", "random": "#c44e52", "random_retrained": "#e39a9c",
     "uniform_retrained": "#dd8452", "native_kv": "#55a868", "bridge_only": "#8172b3", "snapkv": "#937860", "pyramidkv": "#ccb974",
+    "snapkv_query_aware": "#5b3a29",
 }  # fmt: skip
 """Of methods; another one takes matplotlib's next colour."""
 SEQUENTIAL = "viridis"

@@ -12,7 +12,7 @@ import numpy as np
 
 from acct.reporting.figures import REFERENCE, Figure, Sheet, lower_is_better
 from acct.reporting.intervals import Interval
-from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, in_order, label
+from acct.reporting.names import COMPRESSORS, METHODS, METRICS, TASKS, direction_label, in_order, label
 
 DASH = "–"
 
@@ -167,7 +167,8 @@ def budget_table(sheets: dict[float, Sheet], retentions: Sequence[float] = ()) -
 
     Args:
         sheets: by retention, 1.0 for no compression. Runs may differ in tasks: what one of them lacks is a dash.
-        retentions: rows that are shown even if nothing was run for them.
+        retentions: rows that are shown even if nothing was run for them. Compressors on the target itself, rows beyond the paper, follow
+            ACCT where they were evaluated.
     """
     tasks, metric = merged_tasks(list(sheets.values()))
     shares = sorted({*sheets, *retentions}, reverse=True)
@@ -181,11 +182,14 @@ def budget_table(sheets: dict[float, Sheet], retentions: Sequence[float] = ()) -
             return tuple(next((cell for cell in own if cell.defined), NOTHING) for own in options)
 
         rows = [("Target Full", cells(REFERENCE, [sheets[share] for share in shares if share in sheets]))]
-        rows += [(f"ACCT {1 / share:g}x", cells("acct", [sheets[share]] if share in sheets else [])) for share in shares]
+        for share in shares:
+            found = [sheets[share]] if share in sheets else []
+            shown = ["acct", *(method for method in COMPRESSORS if any(method in sheet.methods for sheet in found))]
+            rows += [(f"{label(method, METHODS)} {1 / share:g}x", cells(method, found)) for method in shown]
         blocks.append(Block(direction_label(direction), tuple(task_head(task, metric[task]) for task in tasks), tuple(rows)))
     figures = tuple(
-        replace(figure, method=f"acct_{1 / retention:g}x") for retention, sheet in sheets.items() for figure in sheet.all()
-        if figure.method == "acct" and figure.direction in directions
+        replace(figure, method=f"{figure.method}_{1 / retention:g}x") for retention, sheet in sheets.items() for figure in sheet.all()
+        if figure.method in ("acct", *COMPRESSORS) and figure.direction in directions
     )  # fmt: skip
     return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), tuple(figures))
 

@@ -151,6 +151,12 @@ def test_tables_2_and_3(tmp_path: Path) -> None:
     budgets = budget_table({1.0: one, 0.25: one})
     assert [name for name, _ in budgets.blocks[0].rows] == ["Target Full", "ACCT 1x", "ACCT 4x"]
     assert {figure.method for figure in budgets.figures} == {"acct_1x", "acct_4x"}
+    aware = [row("a_to_b", "search_qa", "snapkv_query_aware", i, score=1.0) for i in range(4)]
+    more = Sheet(Records(as_frame([*rows("a_to_b"), *aware]), {"a_to_b": {}}, {"a_to_b": {}}), BOOT)
+    budgets = budget_table({1.0: one, 0.25: more})
+    assert [name for name, _ in budgets.blocks[0].rows][2:] == ["ACCT 4x", "SnapKV, with query 4x"]
+    assert budgets.blocks[0].rows[3][1][0].interval.value == 100.0
+    assert {figure.method for figure in budgets.figures} == {"acct_1x", "acct_4x", "snapkv_query_aware_4x"}
     ablations = ablation_table(one, {"uniform": one})
     assert [name for name, _ in ablations.blocks[0].rows][-1] == "Uniform, retrained"
     assert "uniform_retrained" in {figure.method for figure in ablations.figures}

@@ -17,7 +17,7 @@ from acct.reporting.intervals import Interval
 from acct.reporting.names import METHODS, TASKS, direction_label, in_order, label
 from acct.reporting.plots import COLOURS, new_figure, save, spread
 
-SHOWN = ("acct", "random", "snapkv", "pyramidkv", "observed_attention", "expected_attention")
+SHOWN = ("acct", "random", "snapkv", "snapkv_query_aware", "pyramidkv", "observed_attention", "expected_attention")
 VARIANTS = ("random", "uniform")
 PANEL = (2.1, 2.0)  # inches
 Point = tuple[float, Interval]
