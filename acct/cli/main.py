@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from acct.errors import AcctError
 
 COMMANDS: dict[str, str] = {
-    "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=a,b budget.retention=1.0,0.5)",
+    "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=glob(*) budget.retention=1.0,0.5)",
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
     "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",
@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "appendix": "tables of the appendix, all or by name, from configuration, geometry and records: appendix table5 scale=paper",
     "diagnose": "what a trained direction does inside, on held-out examples: ranking, Bridge and attention in every layer",
     "figures": "charts, all or by name, from records and diagnoses; diagnosis.missing=true diagnoses first",
-    "reproduce": "reproduce table1: train and evaluate every direction of the scale side by side, then render the table",
+    "reproduce": "reproduce table1|table2|table3|appendix|all: train and evaluate every run of it side by side, then render",
     "lm-eval": "lm-eval's own command with the model `acct`: --model acct --model_args direction=...,method=... --tasks ...",
     "check": "interface check: native states mounted at every position reproduce the native run",
     "generate": "answer a query about a context: context=@file query='...'",
@@ -60,16 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_MISTAKE
     except Exception as error:
-        from acct.cli.mistakes import explain
-
-        message = explain(error, rest)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            place = error.filename or "a file"
-            message = f"ArtifactError: no space left on the device ({place}). What was finished is kept: free space, go on."
+        message = message_of(error, rest)
         if message is None:
             raise
         _complain(message)
         return EXIT_MISTAKE
+
+
+def message_of(error: BaseException, arguments: Sequence[str] = ()) -> str | None:
+    """What a user is told about an error; None for a fault of ours."""
+    from acct.cli.mistakes import explain
+
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = error.filename or "a file"
+        return f"ArtifactError: no space left on the device ({place}). What was finished is kept: free space, go on."
+    return explain(error, arguments)
 
 
 def _complain(message: str) -> None:
@@ -129,31 +134,45 @@ def quoted(argument: str) -> str:
 def compose_and_call(command: str, arguments: list[str], action: Callable[..., object]) -> int:
     """Let Hydra parse the overrides (a sweep with -m) and call `action(config)` for each composed configuration.
 
-    A failing job of a sweep ends the sweep; Hydra names its overrides. Without a sweep the error is raised as it is.
+    A failing job does not stop a sweep: all of them run, then the failed ones are named. Without a sweep the error is raised as it is.
     """
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from acct.config.root import config_folder, register, to_config
+    from acct.cli.sweep import Outcomes, fixed_overrides, is_sweep, of_the_scale
+    from acct.config.root import compose, config_folder, register, to_config
 
     register()
-    sweep = any(argument in ("-m", "--multirun") for argument in arguments)
+    outcomes: Outcomes | None = None
+    if is_sweep(arguments):
+        shared = compose(fixed_overrides(arguments))
+        arguments, outcomes = of_the_scale(arguments, shared.scale), Outcomes(shared.paths.results)
     failures: list[BaseException] = []
 
     @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")
     def job(composed: DictConfig) -> None:
+        if outcomes is not None:
+            register()  # in a process of a launcher's nothing is registered yet
+            settings = HydraConfig.get()
+            overrides = list(settings.overrides.task)
+            outcomes.run(overrides, settings.job.num, lambda: action(to_config(composed)), lambda error: message_of(error, overrides))
+            return
         try:
             action(to_config(composed))
         except Exception as error:
-            if sweep:
-                raise
             failures.append(error)
 
     before_argv, before_full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = [f"acct {command}", *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing its own traceback; `main` explains
+    stopped: Exception | None = None
     try:
         job()
+    except Exception as error:
+        if outcomes is None or not outcomes.read():  # the overrides themselves are at fault
+            raise
+        stopped = error
     finally:
         sys.argv = before_argv
         if before_full is None:
@@ -162,6 +181,8 @@ def compose_and_call(command: str, arguments: list[str], action: Callable[..., o
             os.environ["HYDRA_FULL_ERROR"] = before_full
     if failures:
         raise failures[0]
+    if outcomes is not None:
+        outcomes.close(stopped)
     return 0
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from acct.config.root import Config, compose, config_folder
+import yaml
+
+from acct.config.budget import BudgetConfig
+from acct.config.root import Config, compose, config_folder, variant_suffix
 from acct.errors import ConfigError
 from acct.reproduce import Job
 
@@ -57,6 +60,17 @@ def variant_tasks(config: Config) -> list[str]:
     """Tasks of the runs that Table 1 does not share: those of the scale that `evaluation.tasks` holds too, or all of these."""
     chosen = config.reproduce.variant_tasks.get(config.scale, config.evaluation.tasks)
     return [task for task in config.evaluation.tasks if task in chosen] or list(config.evaluation.tasks)
+
+
+def run_names(table: str, scale: str) -> list[str]:
+    """Folders of the runs of a table under the scale's own settings, in the order of `plan`; composes nothing."""
+    chosen = default_directions(table, scale)
+    suffixes = []
+    for experiment in EXPERIMENTS[table]:
+        settings = yaml.safe_load((config_folder() / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8"))
+        retention = settings.get("budget", {}).get("retention", BudgetConfig().retention)
+        suffixes.append(variant_suffix(retention, settings.get("paths", {}).get("variant", "")))
+    return [*chosen["base"], *(f"{direction}{suffix}" for suffix in suffixes for direction in chosen["variants"])]
 
 
 def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -> list[Job]:

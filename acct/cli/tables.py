@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from acct.cli.plan import plan
+from acct.cli.plan import run_names
 from acct.config.root import Config
 from acct.reporting.records import FOLDER, RECORDS
 
@@ -18,8 +18,8 @@ def missing_lines(config: Config) -> list[str]:
     root = Path(config.paths.results) / config.scale
     lines = []
     for table in NUMBERED:
-        runs = plan(table, [f"scale={config.scale}", f"paths.results={config.paths.results}"])
-        missing = [job.name for job in runs if not (root / job.name / FOLDER / RECORDS).is_file()]
+        runs = run_names(table, config.scale)
+        missing = [name for name in runs if not (root / name / FOLDER / RECORDS).is_file()]
         if missing:
             command = f"acct reproduce {table} scale={config.scale}"
             lines.append(f"{table}: {len(missing)} of {len(runs)} runs are missing ({', '.join(missing)}): {command}")

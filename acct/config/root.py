@@ -61,7 +61,7 @@ class Config:
         check_range("max_new_tokens", self.max_new_tokens, 1, float("inf"))
 
 
-def _variant(retention: float, variant: str) -> str:
+def variant_suffix(retention: float, variant: str) -> str:
     """Suffix of a run folder: nothing at 4x, the retention elsewhere, then the variant's name."""
     parts = [] if float(retention) == 0.25 else [f"r{float(retention):g}"]
     parts += [str(variant)] if variant else []
@@ -72,7 +72,7 @@ def register() -> None:
     """Make the schema and the resolver known to Hydra; done by the command line and by `compose`, never by an import."""
     ConfigStore.instance().store(name="schema", node=Config)
     if not OmegaConf.has_resolver("acct.variant"):
-        OmegaConf.register_new_resolver("acct.variant", lambda retention, variant="": _variant(retention, variant))
+        OmegaConf.register_new_resolver("acct.variant", lambda retention, variant="": variant_suffix(retention, variant))
 
 
 def config_folder() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acct.cli.main import main
-from acct.cli.plan import PAIR, SIX, directions_of, plan
+from acct.cli.plan import EXPERIMENTS, PAIR, SIX, directions_of, plan, run_names
 from acct.config.reproduce import CONTEXTUAL
 from acct.config.root import compose
 from acct.errors import ConfigError
@@ -77,3 +77,8 @@ def test_a_wrong_direction_or_task_is_a_message(capsys):
     assert "unknown direction 'micro_qwen9'" in capsys.readouterr().err
     assert main(["reproduce", "table2", "reproduce.variant_tasks={micro: [boolqq]}"]) == 2
     assert "reproduce.variant_tasks.micro must be one of search_qa" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", EXPERIMENTS)
+def test_names_are_known_without_composing(table):
+    assert run_names(table, "micro") == [job.name for job in plan(table, [])]
