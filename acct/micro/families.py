@@ -52,6 +52,8 @@ ROPE: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 1024,
     },
 }
+# Wider heads have more rotary pairs; with this base the first of them turn as the small model's do (5e5 to the 40 / 32).
+WIDE_ROPE = {("llama", "large"): dict(rope_theta=5e5**1.25)}
 
 
 def check_name(family: str, size: str) -> None:
@@ -79,7 +81,7 @@ def build(family: str, size: str, seed: int) -> PreTrainedModel:
             max_position_embeddings=8192,
             tie_word_embeddings=False,
             initializer_range=0.05,
-            rope_parameters=dict(ROPE[family]),
+            rope_parameters=ROPE[family] | WIDE_ROPE.get((family, size), {}),
             **special,
             **shape,
         )

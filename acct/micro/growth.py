@@ -35,15 +35,18 @@ class Widths:
         return cls(config.hidden_size, config.num_hidden_layers, kv_heads, config.num_attention_heads // kv_heads, dim)
 
 
-def rotary_places(small: int, large: int) -> Tensor:
+def rotary_places(small: PreTrainedModel, large: PreTrainedModel) -> Tensor:
     """Where each dimension of a small head goes in a large one: the rotary pair of nearest frequency, in both halves. int64 [small]."""
-    pairs = torch.round(torch.arange(small // 2) * large / small).long()
-    return torch.cat([pairs, pairs + large // 2])
+    narrow, wide = small.model.rotary_emb.inv_freq, large.model.rotary_emb.inv_freq
+    pairs = (narrow.log()[:, None] - wide.log()).abs().argmin(1)
+    if pairs.unique().numel() < len(pairs):
+        raise ValueError("two rotary pairs of the small model have the same nearest frequency in the large one: choose another rope_theta")
+    return torch.cat([pairs, pairs + len(wide)])
 
 
 @torch.no_grad()
 def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
-    """The family's large model with the small one's function (exactly so where the head widths are equal), in float32.
+    """The family's large model with the small one's function, in float32: exactly so where the rotary frequencies of its heads are there.
 
     Target layer l copies layer pi_L(l) of the small model. Where several copy one layer, the last does its work and the others
     start with zero outputs: their keys and values are there, and they change nothing until they learn to. KV head h copies head pi_H(h);
@@ -55,7 +58,7 @@ def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
         raise ValueError(f"a model of {a} cannot grow into one of {b}: no width may fall, and query groups must be equal")
     lift = torch.linalg.qr(torch.randn(b.hidden, a.hidden, generator=torch.Generator().manual_seed(seed + 1)))[0].T  # [small, large]
     scale = (a.hidden / b.hidden) ** 0.5  # a lifted state has the same norm over more numbers, so RMSNorm divides by less
-    places, heads = rotary_places(a.head_dim, b.head_dim), head_map(b.kv_heads, a.kv_heads)
+    places, heads = rotary_places(small, large), head_map(b.kv_heads, a.kv_heads)
     old, new = small.model, large.model
     new.embed_tokens.weight.copy_(old.embed_tokens.weight @ lift)
     large.lm_head.weight.copy_(small.lm_head.weight * old.norm.weight @ lift)

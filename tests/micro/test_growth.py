@@ -32,8 +32,8 @@ def read(model: nn.Module, ids: torch.Tensor):
     return output.logits, gather_reading(output.hidden_states, seen, torch.ones_like(ids, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
-def test_where_head_widths_are_equal_the_grown_model_is_the_same_function(family):
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_the_grown_model_is_the_same_function(family):
     small = small_model(family)
     large = grow(small, family).eval()
     ids = torch.randint(6, 140, (2, 300), generator=torch.Generator().manual_seed(0))
@@ -44,16 +44,6 @@ def test_where_head_widths_are_equal_the_grown_model_is_the_same_function(family
     for one, other in ((own, grown), (grown, own)):
         hidden, states = alignment(one, other)
         assert hidden < 1e-3 and states < 1e-2  # not zero: the map's ridge, over features of unequal size
-
-
-def test_with_wider_heads_keys_and_values_are_still_linear_images():
-    small = small_model("llama")
-    large = grow(small, "llama").eval()
-    ids = torch.randint(6, 140, (2, 300), generator=torch.Generator().manual_seed(0))
-    _, own = read(small, ids)
-    _, grown = read(large, ids)
-    torch.testing.assert_close(grown.values[0][:, 0, rotary_places(32, 40)], own.values[0][:, 0], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(grown.values[0][:, 2], grown.values[0][:, 0])
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -72,12 +62,17 @@ def test_shuffled_heads_are_the_same_function_in_another_order(family):
     assert len(set(orders)) > 1
 
 
-def test_rotary_places_are_distinct_pairs_of_nearest_frequency():
-    places = rotary_places(32, 40)
+def test_a_wider_head_holds_the_rotary_frequencies_of_the_narrow_one():
+    small, large = (families.build("llama", size, 0) for size in families.SIZES)
+    places = rotary_places(small, large)
     assert places.unique().numel() == 32 and (places[16:] == places[:16] + 20).all()
-    small, large = torch.arange(16) / 16, places[:16] / 20
-    assert (small - large).abs().max() <= 1 / 40 + 1e-6  # half the spacing of the wide head
-    assert rotary_places(32, 32).tolist() == list(range(32))
+    torch.testing.assert_close(large.model.rotary_emb.inv_freq[places[:16]], small.model.rotary_emb.inv_freq)
+    same = families.build("qwen3", "small", 0)
+    assert rotary_places(same, same).tolist() == list(range(32))
+    del large.model.rotary_emb.inv_freq
+    large.model.rotary_emb.inv_freq = small.model.rotary_emb.inv_freq[:4]
+    with pytest.raises(ValueError, match="same nearest frequency"):
+        rotary_places(small, large)
 
 
 def test_a_model_does_not_grow_into_a_smaller_one():
