@@ -13,7 +13,7 @@ EXTRAS ?= data,eval,track,report,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-appendix figures report micro-models micro-check choices clean
+.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -41,6 +41,15 @@ check: lint test  ## lint and fast tests
 
 reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; SCALE=paper needs GPUs and a hub)
 	$(BIN)/acct reproduce table1 scale=$(SCALE)
+
+reproduce-table2: $(STAMP)  ## the same for Table 2: retention 1, 1/2 and 1/4 on one pair, each trained apart
+	$(BIN)/acct reproduce table2 scale=$(SCALE)
+
+reproduce-table3: $(STAMP)  ## the same for Table 3: Random, Uniform, Bridge-only, Native KV on one pair
+	$(BIN)/acct reproduce table3 scale=$(SCALE)
+
+reproduce-all: $(STAMP)  ## Tables 1 to 3, then appendix, figures, claims and report; what is finished is reused
+	$(BIN)/acct reproduce all scale=$(SCALE)
 
 reproduce-appendix: $(STAMP)  ## the appendix's tables into results/$(SCALE)/tables: seconds, also for SCALE=paper (no weights)
 	$(BIN)/acct appendix scale=$(SCALE)

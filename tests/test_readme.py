@@ -12,6 +12,7 @@ import pytest
 
 from acct.cli.main import COMMANDS, quoted
 from acct.cli.reproduce import TABLES
+from acct.cli.sweep import of_the_scale
 from acct.config.root import choices_table, compose
 from acct.lm_harness.settings import configuration
 from acct.reporting.charts.registry import CHARTS
@@ -117,7 +118,8 @@ def test_every_command_exists_and_its_settings_compose(arguments):
         given = rest[rest.index("--model_args") + 1].split(",") if "--model_args" in rest else []
         configuration(dict(item.split("=") for item in given if not item.startswith("method=")))
         return
-    rest = [argument for argument in rest if not argument.startswith("-") and argument != "job"]
+    scale = next((argument.partition("=")[2] for argument in rest if argument.startswith("scale=")), "micro")
+    rest = of_the_scale([argument for argument in rest if not argument.startswith(("-", "hydra")) and argument != "job"], scale)
     if command == "reproduce":
         assert rest[:1] == [] or rest[0] in TABLES
         rest = [argument for argument in rest[1:] if not argument.startswith("jobs=")]

@@ -34,8 +34,8 @@ from acct.training.files import write_text
 NAME = "report.html"
 TABLES: dict[str, tuple[str, str]] = {
     "table1": ("Table 1: six directions, eleven tasks", "acct reproduce table1 scale={scale}"),
-    "table2": ("Table 2: compression", "acct train -m experiment=table2_1x,table2_2x direction=<a>,<b> scale={scale}"),
-    "table3": ("Table 3: ablations", "acct train -m experiment=table3_random,table3_uniform direction=<a>,<b> scale={scale}"),
+    "table2": ("Table 2: compression", "acct reproduce table2 scale={scale}"),
+    "table3": ("Table 3: ablations", "acct reproduce table3 scale={scale}"),
 }  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def test_what_is_missing_is_said_with_its_command(tmp_path: Path) -> None:
     store(tmp_path, FIRST)
     words = "".join(Reader(write_report(tmp_path, "micro", bootstrap=BOOT).read_text()).text)
     for expected in (
-        "To make it: acct train -m experiment=table2_1x,table2_2x direction=<a>,<b> scale=micro",
+        "To make it: acct reproduce table2 scale=micro",
         "To make it: acct figures scale=micro", "No latency records at this scale.",
         "No run folder holds a config.yaml.",
     ):  # fmt: skip

@@ -46,8 +46,7 @@ def draw(sources: Sources, folder: Path, methods: Sequence[str] = SHOWN, variant
     retentions = sorted({retention for _, retention in sources.settings})
     missing = []
     if len(retentions) < 2:
-        command = f"acct train -m experiment=table2_1x,table2_2x scale={sources.scale}, then acct evaluate -m"
-        missing.append(f"only retention {retentions[0]:g} was evaluated: {command} with the same settings")
+        missing.append(f"only retention {retentions[0]:g} was evaluated: acct reproduce table2 scale={sources.scale}")
     if not tasks:
         return Drawn(missing=(*missing, "no task with F1 was evaluated"))
     figure, grid = new_figure(
