@@ -104,10 +104,6 @@ def run(command: str, arguments: list[str]) -> int:
         log_to_terminal()
         print("\n".join({"appendix": appendix, "figures": figures}[command](arguments)))
         return 0
-    if command == "lm-eval":
-        from acct.lm_harness.cli import main as lm_eval
-
-        return lm_eval(arguments)
     if command == "reproduce":
         from acct.cli.commands import log_to_terminal
         from acct.cli.reproduce import reproduce

@@ -75,7 +75,8 @@ def _announced(config: Config, names: Sequence[str]) -> str:
     tasks = variant_tasks(config)
     if tasks != list(config.evaluation.tasks):
         lines.append(f"runs that Table 1 does not share are scored on {', '.join(tasks)} (reproduce.variant_tasks)")
-    lines.append(f"at any time, also while this runs: acct tables scale={config.scale} shows what is there")
+    if config.scale != "tiny":
+        lines.append(f"at any time, also while this runs: acct tables scale={config.scale} shows what is there")
     return "\n".join(lines)
 
 

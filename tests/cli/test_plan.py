@@ -6,6 +6,7 @@ import pytest
 
 from acct.cli.main import main
 from acct.cli.plan import EXPERIMENTS, PAIR, SIX, directions_of, plan, run_names
+from acct.cli.reproduce import uses_accelerator
 from acct.config.reproduce import CONTEXTUAL
 from acct.config.root import compose
 from acct.errors import ConfigError
@@ -82,3 +83,8 @@ def test_a_wrong_direction_or_task_is_a_message(capsys):
 @pytest.mark.parametrize("table", EXPERIMENTS)
 def test_names_are_known_without_composing(table):
     assert run_names(table, "micro") == [job.name for job in plan(table, [])]
+
+
+def test_runs_share_no_gpu_unasked():
+    assert not uses_accelerator(compose([])) and uses_accelerator(compose(["scale=paper"]))
+    assert uses_accelerator(compose(["runtime.target_device=cuda:1"]))

@@ -11,7 +11,7 @@ import pytest
 from acct.errors import ArtifactError
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
-from acct.reporting.records import Records, as_frame, load_records, read_records
+from acct.reporting.records import Records, as_frame, load_records, read_records, settings, unfinished
 from tests.reporting.stored import row, rows, store
 
 
@@ -103,6 +103,19 @@ def test_variants_budgets_and_shortened_runs_stay_apart(tmp_path: Path) -> None:
     store(tmp_path, "c_to_d", variant="short", shortened=True)
     with pytest.raises(ArtifactError, match=r"1 shortened run\(s\) stay out of tables"):
         load_records(tmp_path, "micro", variant="short")
+
+
+def test_a_running_evaluation_stays_out_and_is_named(tmp_path: Path) -> None:
+    running = store(tmp_path, "b_to_a", variant="uniform")
+    (running / "parts").mkdir()
+    (running / "records.parquet").unlink()
+    with pytest.raises(ArtifactError, match="Not finished yet: b_to_a"):
+        load_records(tmp_path, "micro")
+    store(tmp_path)
+    assert unfinished(tmp_path, "micro") == [running] and settings(tmp_path, "micro") == [("", 0.25)]
+    assert load_records(tmp_path, "micro").directions == ["a_to_b"]
+    store(tmp_path, "b_to_a", variant="uniform")
+    assert unfinished(tmp_path, "micro") == [] and settings(tmp_path, "micro") == [("", 0.25), ("uniform", 0.25)]
 
 
 def test_unpaired_records_are_refused() -> None:

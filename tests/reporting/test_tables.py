@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from pathlib import Path
@@ -170,3 +171,45 @@ def test_tables_2_and_3(tmp_path: Path) -> None:
 
 def test_records_helper() -> None:
     assert records().directions == ["a_to_b"]
+
+
+def test_what_was_not_run_is_a_row_of_dashes() -> None:
+    few = Sheet(Records(as_frame([one for one in rows() if one["task"] == "search_qa"]), {"a_to_b": {}}), BOOT)
+    block = budget_table({0.5: few, 0.25: sheet("a_to_b", "b_to_a")}, (1.0, 0.5, 0.25)).blocks
+    assert [one.title for one in block] == ["a → b"]  # b_to_a was run at one retention only
+    numbers = {name: [cell.number() for cell in cells] for name, cells in block[0].rows}
+    assert numbers == {"Target Full": ["75.0", "2.72"], "ACCT 1x": ["–", "–"], "ACCT 2x": ["50.0", "–"], "ACCT 4x": ["50.0", "7.39"]}
+    table = ablation_table(sheet("a_to_b", "b_to_a"), {"random": None, "uniform": few})
+    assert [one.title for one in table.blocks] == ["a → b"]
+    numbers = {name: [cell.number() for cell in cells] for name, cells in table.blocks[0].rows}
+    assert numbers["Random, retrained"] == ["–", "–"] and numbers["Uniform, retrained"] == ["50.0", "–"]
+    assert {figure.direction for figure in table.figures} == {"a_to_b"}
+
+
+def test_other_tables_do_not_wait_for_table1(tmp_path: Path) -> None:
+    for retention in (1.0, 0.5):
+        store(tmp_path, run=f"a_to_b-r{retention:g}", retention=retention)
+    store(tmp_path, run="a_to_b-random", variant="random")
+    written = write_tables(tmp_path, "micro", bootstrap=BOOT)
+    assert [path.name for path in written.files] == ["table2.md", "table2.tex", "table2.csv"] and written.table is None
+    assert "Not run: 4x." in written.files[0].read_text()
+    with pytest.raises(ArtifactError, match="no Table 1 to copy"):
+        write_appendix(written, tmp_path / "appendix", "table1_micro")
+
+
+def test_notes_of_table3_come_from_cards_and_records(tmp_path: Path) -> None:
+    store(tmp_path)
+    for variant, direction, examples in (("random", "a_to_b", 500), ("random", "b_to_a", 400), ("uniform", "a_to_b", 500)):
+        run = store(tmp_path, direction, variant=variant, run=f"{direction}-{variant}").parent
+        cards = {"compiler": {"built_from": {"training.compiler.examples": examples, "training.compiler.epochs": 4}}}
+        if variant == "uniform":
+            cards["cartographer"] = {"built_from": {"training.cartographer.examples": 5000}, "copied_from": "a_to_b"}
+        for stage, card in cards.items():
+            (run / stage).mkdir()
+            (run / stage / "card.json").write_text(json.dumps(card))
+    text = next(path for path in write_tables(tmp_path, "micro", bootstrap=BOOT).files if path.name == "table3.md").read_text()
+    assert "- Random, retrained (a_to_b): compiler 500 examples x 4 epochs." in text
+    assert "- Random, retrained (b_to_a): compiler 400 examples x 4 epochs." in text
+    assert "- Uniform, retrained (a_to_b): cartographer copied from a_to_b; compiler 500 examples x 4 epochs." in text
+    # F1 of four examples by four rows, perplexity of two by the two retrained ones, in the one direction that was run plainly
+    assert "- Scored: 20 answers by the rows that replace a part, in 1 direction(s); the paper's protocol has 80,000." in text
