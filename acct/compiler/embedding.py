@@ -6,7 +6,9 @@ standardised target states y (keys before RoPE and values of every unit, same po
 
     W = L^{-1/2} V^T,    W C_xy = U S R^T,    W_E = (first w_W columns of U)^T W,    bias = -W_E mean(x)
 
-E starts white (identity covariance) and ordered by what it predicts. Costs O(a b) memory for widths a = 4 D_S and b = 2 P d_T: meant for
+E starts white (identity covariance) and ordered by what it predicts. With an anchor a > 0 the last coordinate is the constant
+a sqrt(w_W - 1) instead: the norm of E is then nearly the same at every token, so that the RMSNorm before the readout hardly bends what is
+linear. On the embedded pairs, whose states are nearly linear in one another, that bend costs a third of what a linear map leaves. Costs O(a b) memory for widths a = 4 D_S and b = 2 P d_T: meant for
 small geometries; `compiler.embedding_start=random` is the start everywhere else. Statistics in float64.
 """
 
@@ -46,11 +48,11 @@ class EmbeddingStatistics:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value.to(self.x.device))
 
-    def solve(self, width: int, floor: float = 1e-6) -> tuple[Tensor, Tensor]:
+    def solve(self, width: int, floor: float = 1e-6, anchor: float = 0.0) -> tuple[Tensor, Tensor]:
         """W_E [width, a] and its bias [width], float32.
 
         Args:
-            width: w_W, at most a. floor: directions whose variance is below this fraction of the mean variance are treated as having it.
+            width: w_W, at most a. anchor: size of the constant last coordinate against the root mean square of the others' norm; 0: none. floor: directions whose variance is below this fraction of the mean variance are treated as having it.
         """
         mean_x, mean_y = self.x / self.rows, self.y / self.rows
         covariance = self.xx / self.rows - mean_x[:, None] * mean_x
@@ -61,4 +63,7 @@ class EmbeddingStatistics:
         whiten = directions.mT / variances.clamp_min(variances.mean() * floor).sqrt()[:, None]
         order = torch.linalg.svd(whiten @ cross, full_matrices=True)[0]  # [a, a]
         weight = order[:, :width].mT @ whiten
-        return weight.float(), (-weight @ mean_x).float()
+        bias = -weight @ mean_x
+        if anchor > 0:
+            weight[-1], bias[-1] = 0, anchor * (width - 1) ** 0.5
+        return weight.float(), bias.float()

@@ -82,6 +82,7 @@ class CompilerConfig:
     input_norm: str = silent("none", "raw states enter W_E; rms divides each by its root mean square first", "4")
     input_bias: bool = silent(False, "no biases but zeta_p", "4")
     embedding_start: str = silent("random", "start of W_E; predictive: reduced-rank regression, for small pairs", "4")
+    embedding_anchor: float = silent(0.0, "size of a constant coordinate in the predictive start, 0: none", "4")
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
@@ -108,5 +109,6 @@ class CompilerConfig:
             raise ConfigError(
                 "compiler.embedding_start=predictive centres raw states: it needs compiler.input_norm=none and compiler.input_bias=true."
             )
+        check_range("compiler.embedding_anchor", self.embedding_anchor, 0, float("inf"))
         check_range("compiler.attention_positions", self.attention_positions, 1, float("inf"))
         check_range("compiler.behaviour_positions", self.behaviour_positions, 1, float("inf"))

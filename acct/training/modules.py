@@ -81,11 +81,13 @@ def new_embedding_statistics(config: Config, geometry: PairGeometry, device: tor
 
 
 @torch.no_grad()
-def start_embedding(residual: Residual, statistics: EmbeddingStatistics) -> None:
-    """W_E and its bias from the data; nothing else changes, so the Compiler still equals the Bridge."""
-    weight, bias = statistics.solve(residual.shape.width)
+def start_embedding(residual: Residual, statistics: EmbeddingStatistics, anchor: float = 0.0) -> None:
+    """W_E and its bias from the data, the Compiler still equals the Bridge; under an anchor the final norm starts at sqrt(1 + anchor^2), so
+    that the other coordinates of z start at unit scale."""
+    weight, bias = statistics.solve(residual.shape.width, anchor=anchor)
     residual.embedding.weight.copy_(weight)
     residual.embedding.bias.copy_(bias)
+    residual.final_norm.weight.fill_((1 + anchor**2) ** 0.5)
 
 
 def new_residual(config: Config, geometry: PairGeometry) -> Residual:

@@ -246,7 +246,7 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
             return compiler_of(bridge, None).state_dict(), facts
         residual = new_residual(config, geometry).to(session.device)
         if embedding is not None:
-            start_embedding(residual, embedding)
+            start_embedding(residual, embedding, config.compiler.embedding_anchor)
         task.bridge, task.residual = bridge, residual
         report = _fit(session, "compiler", residual, task, checkpoint)
         facts |= {"steps": report.steps, "last": finite(report.last)}

@@ -48,6 +48,24 @@ def test_the_start_is_white_and_keeps_every_needed_direction():
     assert wrong.square().sum() < 1e-3 * (y - y.mean(0)).square().sum()
 
 
+def test_an_anchor_keeps_the_norm_of_every_token_and_so_what_is_linear():
+    mixing = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
+    statistics = EmbeddingStatistics(16, 4)
+    for *_, states, native in batches(mixing, 40, 1):
+        statistics.add(states, native)
+    x, y = (torch.cat(parts) for parts in zip(*((x, y) for x, y, *_ in batches(mixing, 40, 2))))
+    left = {}
+    for anchor in (0.0, 3.0):
+        weight, bias = statistics.solve(6, anchor=anchor)
+        embedded = x @ weight.mT + bias
+        z = torch.nn.functional.rms_norm(embedded, (6,))
+        design = torch.cat([z, torch.ones(len(z), 1)], 1).double()
+        wrong = y.double() - design @ torch.linalg.lstsq(design, y.double()).solution
+        left[anchor] = wrong.square().sum() / (y - y.mean(0)).square().sum()
+    assert (embedded[:, -1] == 3 * 5**0.5).all() and not weight[-1].any()
+    assert left[3.0] < left[0.0] / 4
+
+
 def test_parts_merge_to_the_whole():
     mixing = torch.randn(16, 4, generator=torch.Generator().manual_seed(3))
     whole, parts = EmbeddingStatistics(16, 4), [EmbeddingStatistics(16, 4) for _ in range(2)]
