@@ -9,9 +9,11 @@ VENV ?= .venv
 SCALE ?= micro
 # The version that the tests run on. On a machine with a GPU set TORCH to the build you want, or install it into .venv beforehand.
 TORCH ?= torch==2.13.0
-EXTRAS ?= data,eval,track,report,dev
+EXTRAS ?= data,report
+TEST_EXTRAS ?= data,eval,track,report,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-for-tests
 
 .PHONY: help setup test test-slow check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
@@ -25,15 +27,19 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	touch $@
 
-setup: $(STAMP)  ## install everything into .venv
+$(TEST_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(TEST_EXTRAS)]'
+	touch $@
 
-test: $(STAMP)  ## the fast tests, under ten minutes on two cores
+setup: $(TEST_STAMP)  ## install everything into .venv
+
+test: $(TEST_STAMP)  ## the fast tests, under ten minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests
 
-test-slow: $(STAMP)  ## the tests marked slow
+test-slow: $(TEST_STAMP)  ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests
 
-lint: $(STAMP)  ## ruff over the whole tree
+lint: $(TEST_STAMP)  ## ruff over the whole tree
 	$(BIN)/ruff check acct tests appendix_tables
 	$(BIN)/ruff format --check acct tests appendix_tables
 
@@ -60,7 +66,7 @@ figures: $(STAMP)  ## diagnose finished runs that were not yet, then draw all fi
 report: $(STAMP)  ## one HTML page of what a scale has measured, results/<scale>/report.html
 	$(BIN)/acct report scale=$(SCALE)
 
-micro-models: $(STAMP)  ## train the six embedded models from nothing (an hour and a half on two cores), measure and install them
+micro-models: $(STAMP)  ## train the six embedded models from nothing (about 45 minutes on two cores), measure and install them
 	$(BIN)/python -m acct.micro.build --out results/micro_models --install
 
 micro-check: $(STAMP)  ## measure the six embedded models: answers from context, linearity of each pair

@@ -128,7 +128,7 @@ def recipe_of(family: str, size: str) -> Recipe:
     """The small model's training from nothing, or the large one's from where the small one ended."""
     if size == "small":
         return Recipe(steps=SMALL_STEPS[family])
-    return Recipe(steps=200, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=3.0)
+    return Recipe(steps=200, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=10.0)
 
 
 @dataclass
