@@ -8,8 +8,11 @@ standardised target states y (keys before RoPE and values of every unit, same po
 
 E starts white (identity covariance) and ordered by what it predicts. With an anchor a > 0 the last coordinate is the constant
 a sqrt(w_W - 1) instead: the norm of E is then nearly the same at every token, so that the RMSNorm before the readout hardly bends what is
-linear. On the embedded pairs, whose states are nearly linear in one another, that bend costs a third of what a linear map leaves. Costs O(a b) memory for widths a = 4 D_S and b = 2 P d_T: meant for
-small geometries; `compiler.embedding_start=random` is the start everywhere else. Statistics in float64.
+linear. On the embedded pairs, whose states are nearly linear in one another, that bend adds nearly half to what a linear
+map leaves unexplained (`experiments/LOG.md`).
+
+Costs O(a b) memory for widths a = 4 D_S and b = 2 P d_T: meant for small geometries; `compiler.embedding_start=random` is the start
+everywhere else. Statistics in float64.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class EmbeddingStatistics:
         """W_E [width, a] and its bias [width], float32.
 
         Args:
-            width: w_W, at most a. anchor: size of the constant last coordinate against the root mean square of the others' norm; 0: none. floor: directions whose variance is below this fraction of the mean variance are treated as having it.
+            width: w_W, at most a. anchor: size of the constant last coordinate against the root mean square of the others' norm; 0:
+                none. floor: directions whose variance is below this fraction of the mean variance are treated as having it.
         """
         mean_x, mean_y = self.x / self.rows, self.y / self.rows
         covariance = self.xx / self.rows - mean_x[:, None] * mean_x

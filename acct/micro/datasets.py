@@ -253,8 +253,7 @@ def wikitext_lines(rng: random.Random, people: tuple[str, ...]) -> list[str]:
 
 
 BUILDERS: dict[str, Callable[[random.Random, tuple[str, ...], int], Row]] = {
-    builder.__name__: builder
-    for builder in (search_qa, trivia_qa, boolq, race, wiki_hop, pubmed_qa, hellaswag, winogrande, mmlu, piqa)
+    builder.__name__: builder for builder in (search_qa, trivia_qa, boolq, race, wiki_hop, pubmed_qa, hellaswag, winogrande, mmlu, piqa)
 }
 TASKS = (*BUILDERS, "wikitext")
 
