@@ -32,6 +32,7 @@ from acct.micro.world import (
 Row = dict[str, Any]
 MIN_FACTS, MAX_FACTS = 14, 30
 MIN_FILLERS, MAX_FILLERS = 4, 16
+CANDIDATES = 8  # of wiki_hop
 
 
 def _document(rng: random.Random, people: tuple[str, ...], doubtful: float = 0.0, repeats: float = 0.0) -> Document:
@@ -135,11 +136,11 @@ def race(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
 
 def wiki_hop(rng: random.Random, people: tuple[str, ...], number: int) -> Row:
     document = _document(rng, people)
-    while not document.chains():
+    while not document.chains() or len({fact.value for fact in document.facts.values()}) < CANDIDATES:
         document = _document(rng, people)
     first, second = rng.choice(document.chains())
     relation, subject = hop_phrase(first, second)
-    candidates = [second.value, *_others(rng, document, second.value, 7)]
+    candidates = [second.value, *_others(rng, document, second.value, CANDIDATES - 1)]
     rng.shuffle(candidates)
     return {
         "id": f"micro_{number}",

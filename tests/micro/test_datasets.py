@@ -54,6 +54,11 @@ def test_the_answer_of_search_qa_is_repeated_and_that_of_trivia_qa_is_not():
     assert {stated(r["search_results"]["search_context"][0], r["question"], r["answer"]["value"]) for r in trivia} == {1}
 
 
+def test_wiki_hop_has_eight_different_candidates_also_where_a_document_names_few_people():
+    made = rows("wiki_hop", "test", 120)  # row 70 needs a second draw
+    assert all(len(set(row["candidates"])) == 8 and row["answer"] in row["candidates"] for row in made)
+
+
 def test_two_hops_are_both_in_the_supports():
     for row in rows("wiki_hop", "test", 20):
         relation, subject = row["query"].split(" ")
