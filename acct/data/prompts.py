@@ -135,10 +135,10 @@ def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: Promp
         head, protocol, keeps = _head_ids(tokenizer, style, options), COMPLETION, options.truncation_keeps
     else:
         context_ids, query_ids, dropped = _plain(example, tokenizer, options)
-        head, protocol = _bos(tokenizer), PLAIN
+        head, protocol = bos_ids(tokenizer), PLAIN
         keeps = options.truncation_keeps if example.query else "tail"
     candidate_ids, score_from = _candidates(example, tokenizer)
-    answer_ids = _ids(tokenizer, " " + example.answers[0]) if example.answers else ()
+    answer_ids = plain_ids(tokenizer, " " + example.answers[0]) if example.answers else ()
     hashed = json.dumps([protocol, style, context_ids, query_ids, candidate_ids, score_from])
     return EncodedExample(
         id=example.id,
@@ -162,17 +162,17 @@ def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: Promp
 
 def _context(text: str, tokenizer: Any, style: PromptStyle, options: PromptOptions) -> tuple[tuple[int, ...], int]:
     """Ids of the contextual protocol's first part, and the number of tokens dropped."""
-    text = _without_bos(text, tokenizer)
+    text = without_bos(text, tokenizer)
     if not text.strip():
         raise InputError("the context is empty: expected text to read, got none. Ask without a context by the no_context method.")
     _no_markup(text, "context", tokenizer, style)
     before = chat_frame(tokenizer, options.context_separator, options.system, _date(options)).before if style == "chat" else ""
-    bos = () if style == "chat" else _bos(tokenizer)
+    bos = () if style == "chat" else bos_ids(tokenizer)
 
     def whole(body: str) -> tuple[int, ...]:
-        return bos + _ids(tokenizer, before + body + options.context_separator)
+        return bos + plain_ids(tokenizer, before + body + options.context_separator)
 
-    return _truncated(text, whole, tokenizer, options)
+    return truncated(text, whole, tokenizer, options)
 
 
 def _query(text: str, tokenizer: Any, style: PromptStyle, options: PromptOptions) -> tuple[int, ...]:
@@ -187,18 +187,18 @@ def _query(text: str, tokenizer: Any, style: PromptStyle, options: PromptOptions
         text += chat_frame(tokenizer, options.context_separator, options.system, _date(options)).after + cue
     else:
         text += (" " if asked else "\n") + cue
-    return _ids(tokenizer, text)
+    return plain_ids(tokenizer, text)
 
 
 def _plain(example: Example, tokenizer: Any, options: PromptOptions) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Context ids, query ids and the number of dropped tokens of a general task."""
-    bos, text = _bos(tokenizer), _without_bos(example.context, tokenizer)
+    bos, text = bos_ids(tokenizer), without_bos(example.context, tokenizer)
     if not text.strip():
         raise InputError("the context is empty: expected the prompt up to the scored part, got none.")
     if example.query:
-        context_ids, dropped = _truncated(text, lambda body: bos + _ids(tokenizer, body + options.plain_separator), tokenizer, options)
-        return context_ids, _ids(tokenizer, example.query), dropped
-    ids = _ids(tokenizer, text)
+        context_ids, dropped = truncated(text, lambda body: bos + plain_ids(tokenizer, body + options.plain_separator), tokenizer, options)
+        return context_ids, plain_ids(tokenizer, example.query), dropped
+    ids = plain_ids(tokenizer, text)
     if len(bos) + len(ids) < 2:
         raise InputError(f"the prompt has {len(ids)} token(s): expected at least two, one to mount and one to ask with.")
     split = max(len(ids) - options.query_tokens, 0 if bos else 1)
@@ -211,7 +211,7 @@ def _plain(example: Example, tokenizer: Any, options: PromptOptions) -> tuple[tu
     return bos + body, query_ids, dropped
 
 
-def _truncated(text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: Any, options: PromptOptions) -> tuple[tuple[int, ...], int]:
+def truncated(text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: Any, options: PromptOptions) -> tuple[tuple[int, ...], int]:
     """`whole(text)`, the text shortened at a token boundary until the ids fit; and how many ids fewer there are."""
     ids = whole(text)
     limit, full = options.max_context_tokens, len(ids)
@@ -230,14 +230,14 @@ def _truncated(text: str, whole: Callable[[str], tuple[int, ...]], tokenizer: An
 def _candidates(example: Example, tokenizer: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """Ids of each candidate, and the index of its first scored id."""
     if example.kind == "perplexity":
-        continuation = _ids(tokenizer, example.candidates[0])
+        continuation = plain_ids(tokenizer, example.candidates[0])
         if not continuation:
             raise InputError("the continuation has no tokens: there is nothing to score.")
         return (continuation,), (0,)
-    suffix = _ids(tokenizer, example.scored_suffix) if example.scored_suffix else ()
+    suffix = plain_ids(tokenizer, example.scored_suffix) if example.scored_suffix else ()
     ids, starts = [], []
     for candidate in example.candidates:
-        own = _ids(tokenizer, " " + candidate) if candidate.strip() else ()
+        own = plain_ids(tokenizer, " " + candidate) if candidate.strip() else ()
         if not own:
             raise InputError(f"candidate {len(ids)} is empty: there is nothing to score.")
         ids.append(own + suffix)
@@ -247,19 +247,19 @@ def _candidates(example: Example, tokenizer: Any) -> tuple[tuple[tuple[int, ...]
 
 def _head_ids(tokenizer: Any, style: PromptStyle, options: PromptOptions) -> tuple[int, ...]:
     if style == "base":
-        return _bos(tokenizer)
-    return _ids(tokenizer, chat_frame(tokenizer, options.context_separator, options.system, _date(options)).before)
+        return bos_ids(tokenizer)
+    return plain_ids(tokenizer, chat_frame(tokenizer, options.context_separator, options.system, _date(options)).before)
 
 
-def _ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
-def _bos(tokenizer: Any) -> tuple[int, ...]:
+def bos_ids(tokenizer: Any) -> tuple[int, ...]:
     return () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
 
 
-def _without_bos(text: str, tokenizer: Any) -> str:
+def without_bos(text: str, tokenizer: Any) -> str:
     """The text without a BOS token written out at its beginning: the protocol adds the one that there is."""
     bos = tokenizer.bos_token
     while bos and text.startswith(bos):

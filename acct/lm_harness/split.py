@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acct.data.prompts import EncodedExample, PromptOptions, _bos, _ids, _truncated, _without_bos
+from acct.data.prompts import EncodedExample, PromptOptions, bos_ids, plain_ids, truncated, without_bos
 from acct.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -80,26 +80,26 @@ class Splitter:
         Raises:
             InputError: an empty continuation, or a limit that leaves no room for the context.
         """
-        candidates = [_ids(self.tokenizer, text) for text in continuations]
+        candidates = [plain_ids(self.tokenizer, text) for text in continuations]
         if not all(candidates):
             raise InputError(f"{name}: continuation {[bool(ids) for ids in candidates].index(False)} has no tokens: nothing to score.")
-        bos, text, options = _bos(self.tokenizer), _without_bos(prompt, self.tokenizer), self.options
+        bos, text, options = bos_ids(self.tokenizer), without_bos(prompt, self.tokenizer), self.options
         if passage is not None:
             head, rest = text[: text.rfind(passage)], text[text.rfind(passage) + len(passage) :]
             query = rest.lstrip()
             blanks = rest[: len(rest) - len(query)]
             try:
-                context, dropped = _truncated(
-                    passage, lambda body: bos + _ids(self.tokenizer, head + body + blanks), self.tokenizer, options
+                context, dropped = truncated(
+                    passage, lambda body: bos + plain_ids(self.tokenizer, head + body + blanks), self.tokenizer, options
                 )
             except InputError as error:
                 raise InputError(f"{name}: {error}") from error
-            query_ids = _ids(self.tokenizer, query)
-            bare = bos + _ids(self.tokenizer, head) + query_ids
+            query_ids = plain_ids(self.tokenizer, query)
+            bare = bos + plain_ids(self.tokenizer, head) + query_ids
             return encoded(
                 name, context, query_ids, candidates, bare_query_ids=bare, dropped=dropped, keeps=options.truncation_keeps
             )  # fmt: skip
-        ids = _ids(self.tokenizer, text)
+        ids = plain_ids(self.tokenizer, text)
         if len(bos) + len(ids) < 2 or not ids:
             return encoded(name, (), ids or self.prefix, candidates, bare_query_ids=(bos + ids) or self.prefix)
         split = max(len(ids) - options.query_tokens, 0 if bos else 1)
@@ -117,4 +117,4 @@ class Splitter:
     @property
     def prefix(self) -> tuple[int, ...]:
         """What stands before a text without a prompt, as in lm-eval: BOS, or EOS where the tokenizer has none."""
-        return _bos(self.tokenizer) or (int(self.tokenizer.eos_token_id),)
+        return bos_ids(self.tokenizer) or (int(self.tokenizer.eos_token_id),)

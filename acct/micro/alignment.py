@@ -1,7 +1,8 @@
 """How linear the states of two models are in one another, as a loss and as something to measure.
 
 Context transfer rests on it: what the Compiler can make of source states is bounded by what a map of them predicts. Larger families have it
-from their size; the small embedded models are trained towards it (`recipe`), and `check` measures it on held-out documents.
+from their size; the large embedded models, grown out of the small ones, are kept to it (`recipe`), and `check` measures it on held-out
+documents.
 """
 
 from __future__ import annotations

@@ -7,32 +7,13 @@ then makes it a model of its own, and the alignment loss of `recipe` bounds how 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from acct.geometry import head_map, layer_map
 from acct.micro.families import build
-
-
-@dataclass(frozen=True)
-class Widths:
-    """What the growth needs of one model's shape."""
-
-    hidden: int
-    layers: int
-    kv_heads: int
-    group: int
-    head_dim: int
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Widths:
-        config = model.config
-        kv_heads = config.num_key_value_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return cls(config.hidden_size, config.num_hidden_layers, kv_heads, config.num_attention_heads // kv_heads, dim)
+from acct.models.registry import adapter_for
 
 
 def rotary_places(small: PreTrainedModel, large: PreTrainedModel) -> Tensor:
@@ -53,8 +34,14 @@ def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
     heads beyond the small model's number start with zero outputs in the same way, and so do the new neurons.
     """
     large = build(family, "large", seed)
-    a, b = Widths.of(small), Widths.of(large)
-    if b.group != a.group or b.hidden < a.hidden or b.head_dim < a.head_dim or b.kv_heads < a.kv_heads or b.layers < a.layers:
+    a, b = adapter_for(small).geometry, adapter_for(large).geometry
+    if (
+        b.queries_per_head != a.queries_per_head
+        or b.hidden < a.hidden
+        or b.head_dim < a.head_dim
+        or b.kv_heads < a.kv_heads
+        or b.layers < a.layers
+    ):
         raise ValueError(f"a model of {a} cannot grow into one of {b}: no width may fall, and query groups must be equal")
     lift = torch.linalg.qr(torch.randn(b.hidden, a.hidden, generator=torch.Generator().manual_seed(seed + 1)))[0].T  # [small, large]
     scale = (a.hidden / b.hidden) ** 0.5  # a lifted state has the same norm over more numbers, so RMSNorm divides by less
@@ -69,7 +56,7 @@ def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
         origin, works = old.layers[depth[number]], number + 1 == b.layers or depth[number + 1] != depth[number]
         own, given = layer.self_attn, origin.self_attn
         before, after = origin.input_layernorm.weight, origin.post_attention_layernorm.weight
-        for name, per_kv in (("q_proj", b.group), ("k_proj", 1), ("v_proj", 1)):
+        for name, per_kv in (("q_proj", b.queries_per_head), ("k_proj", 1), ("v_proj", 1)):
             wide, narrow = getattr(own, name), getattr(given, name)
             rows = _head_rows(narrow.weight * before @ lift, heads, per_kv, a.head_dim, b.head_dim, places)
             if name == "q_proj":
@@ -80,8 +67,8 @@ def grow(small: PreTrainedModel, family: str, seed: int = 0) -> PreTrainedModel:
         if hasattr(given, "k_norm"):
             own.q_norm.weight.copy_(given.q_norm.weight)
             own.k_norm.weight.copy_(given.k_norm.weight)
-        out = given.o_proj.weight.T.reshape(a.kv_heads, a.group, a.head_dim, a.hidden) @ lift
-        lifted = torch.zeros(b.kv_heads, b.group, b.head_dim, b.hidden)
+        out = given.o_proj.weight.T.reshape(a.kv_heads, a.queries_per_head, a.head_dim, a.hidden) @ lift
+        lifted = torch.zeros(b.kv_heads, b.queries_per_head, b.head_dim, b.hidden)
         lifted[: a.kv_heads, :, places] = out * works
         own.o_proj.weight.copy_(lifted.flatten(0, 2).T)
         neurons = origin.mlp.gate_proj.weight.shape[0]
@@ -99,15 +86,15 @@ def shuffle_heads(model: PreTrainedModel, seed: int) -> None:
     Head numbers of two real models have nothing to do with each other, but growth leaves head h of the large model a copy of head pi_H(h)
     of the small one, which is the head that the Bridge reads.
     """
-    widths, generator = Widths.of(model), torch.Generator().manual_seed(seed)
+    kv_heads, generator = adapter_for(model).geometry.kv_heads, torch.Generator().manual_seed(seed)
     for layer in model.model.layers:
-        order = torch.randperm(widths.kv_heads, generator=generator)
+        order = torch.randperm(kv_heads, generator=generator)
         attention = layer.self_attn
         for name in ("q_proj", "k_proj", "v_proj"):
             for parameter in getattr(attention, name).parameters():
-                parameter.copy_(parameter.unflatten(0, (widths.kv_heads, -1))[order].flatten(0, 1))
+                parameter.copy_(parameter.unflatten(0, (kv_heads, -1))[order].flatten(0, 1))
         out = attention.o_proj.weight
-        out.copy_(out.unflatten(1, (widths.kv_heads, -1))[:, order].flatten(1, 2))
+        out.copy_(out.unflatten(1, (kv_heads, -1))[:, order].flatten(1, 2))
 
 
 def _head_rows(weight: Tensor, heads: tuple[int, ...], per_kv: int, narrow: int, wide: int, places: Tensor) -> Tensor:

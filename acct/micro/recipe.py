@@ -1,4 +1,4 @@
-"""Train one embedded model from scratch, on one CPU thread, until it answers from its context.
+"""Train one embedded model on one CPU thread until it answers from its context: a small one from nothing, a large one grown out of it.
 
 Learning to look things up from answers alone stalls at guessing one of the document's names: the gradient is flat until every
 link of the circuit exists. So four layers get *attention supervision* while training, the negative log of the attention mass
@@ -113,7 +113,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 
 @torch.no_grad()
 def code_embeddings(model: PreTrainedModel, width: int, scale: float) -> None:
-    """Start the embeddings from the family-wide code of the vocabulary, lifted to the model's width by an orthonormal map."""
+    """Start the embeddings from one random code of the vocabulary for all families, lifted to the model's width by an orthonormal map."""
     code = torch.randn(len(WORDS), width, generator=torch.Generator().manual_seed(1))
     table = model.get_input_embeddings().weight
     lift = torch.linalg.qr(torch.randn(table.shape[1], width, generator=torch.Generator().manual_seed(2)))[0].T
