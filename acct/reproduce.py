@@ -6,7 +6,6 @@ finished stage and record. Standard output of the workers is kept in <run>/run.l
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acct.errors import AcctError
+from acct.json_files import read_json
 
 log = logging.getLogger(__name__)
 COMMANDS = ("train", "evaluate")
@@ -197,7 +197,7 @@ def phase_table(directions: Sequence[str], results: Path) -> str:
         for path in (results / direction / "provenance.json", results / direction / "evaluation" / "provenance.json"):
             if not path.is_file():
                 continue
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_json(path, "Remove it: the run writes it again.")
             for phase, value in record.get("phases_seconds", {}).items():
                 phases.setdefault(phase, {})[direction] = float(value)
             peaks[direction] = max(peaks.get(direction, 0.0), float(record.get("peak_memory_bytes", 0)) / 2**30)

@@ -17,6 +17,7 @@ from typing import Any
 from acct.data.examples import Example
 from acct.data.source import unique
 from acct.errors import ArtifactError, DataError
+from acct.json_files import read_json
 
 FORMAT = 1
 _NAMED = 5  # changed ids that an error lists
@@ -125,14 +126,9 @@ class Manifest:
             ArtifactError: the file is missing, is not a manifest, has another format, or was altered.
         """
         path = Path(path)
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{path}: no such manifest. Draw one first.") from error
-        except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path}: expected a manifest in JSON, but it cannot be read: {error}. Draw it again.") from error
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise ArtifactError(f"{path}: field 'format': expected {FORMAT}, got {_format_of(stored)}. Draw the manifest again.")
+        stored = read_json(path, "Draw the manifest again.")
+        if stored.get("format") != FORMAT:
+            raise ArtifactError(f"{path}: field 'format': expected {FORMAT}, got {stored.get('format')!r}. Draw the manifest again.")
         try:
             tasks = {
                 name: TaskSample(int(s["version"]), str(s["split"]), int(s["available"]), tuple(s["ids"]), tuple(s["hashes"]))
@@ -148,10 +144,6 @@ class Manifest:
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _format_of(stored: Any) -> str:
-    return repr(stored.get("format")) if isinstance(stored, dict) else type(stored).__name__
 
 
 def _listed(ids: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from acct.compiler.bridge import BridgeStatistics, held_out_r2
 from acct.compiler.compiler import Compiler, rotate_kv
 from acct.config.root import Config
 from acct.errors import ArtifactError, ConfigError
+from acct.json_files import read_json
 from acct.losses.compilation import AttentionTeacher, attention
 from acct.pipeline import Interface, count
 from acct.progress import Progress
@@ -77,11 +78,8 @@ def read_diagnosis(run: Path) -> dict[str, Any] | None:
     path = run / FILE
     if not path.is_file():
         return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}. Run `acct diagnose` again.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    found: dict[str, Any] = read_json(path, "Run `acct diagnose` again.")
+    if found.get("format") != FORMAT:
         raise ArtifactError(f"{path} is not a diagnosis of format {FORMAT!r}. Run `acct diagnose` again.")
     return found
 

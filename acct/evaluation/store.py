@@ -3,6 +3,8 @@
     <folder>/configuration.json    what the records are computed from; another configuration refuses and names the field
     <folder>/parts/<task>.jsonl    one record a line, flushed after every batch of every method
     <folder>/records.parquet       all parts
+
+A part is trusted by the line: a last line without its end is dropped, any other damage is refused with the file and the line.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from acct.errors import ArtifactError
+from acct.json_files import read_json
 from acct.reporting.records import CONFIGURATION, PARTS, RECORDS, as_frame, write_records
 from acct.training.files import write_text
 
@@ -49,10 +52,7 @@ class RecordStore:
         path = self.folder / CONFIGURATION
         if not path.is_file():
             return configuration
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ArtifactError(f"{path} is not JSON: {error}. Remove the folder to evaluate again.") from error
+        before = read_json(path, "Start over (evaluation.restart=true), or remove the folder.")
         for name in sorted(set(before) & set(configuration)):
             if before[name] != configuration[name]:
                 raise ArtifactError(

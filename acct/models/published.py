@@ -7,7 +7,6 @@ family's adapter, not from field names, so that it is what a run on the loaded m
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from acct.errors import ModelError, UnknownName
 from acct.geometry import ModelGeometry
+from acct.json_files import read_json
 from acct.models.registry import adapter_for
 from acct.training.files import hash_json
 
 CONFIGURATIONS = Path(__file__).with_name("configurations")
+COPY_AGAIN = "Copy the model's config.json there again."
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,9 @@ def configuration(name: str) -> dict[str, Any]:
         path = CONFIGURATIONS / f"{name}.json"
         if not path.is_file():
             raise UnknownName("published configuration", name, published_names())
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}. Copy the model's config.json there again.") from error
-    if not isinstance(found, dict) or "model_type" not in found:
-        raise ModelError(f"{path} must be an object with a model_type. Copy the model's config.json there again.")
+    found: dict[str, Any] = read_json(path, COPY_AGAIN, finite=False, error=ModelError)
+    if "model_type" not in found:
+        raise ModelError(f"{path} must be an object with a model_type. {COPY_AGAIN}")
     return found
 
 

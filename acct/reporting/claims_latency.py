@@ -6,13 +6,13 @@ file that disagrees with its own milliseconds is refused.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from acct.errors import ArtifactError
+from acct.json_files import read_json
 
 PLACE = Path("latency") / "latency.json"
 SOURCE_PREFILL = "source_prefill"
@@ -66,12 +66,7 @@ def read_latency(path: Path | str) -> tuple[LatencyRecord, ...]:
     path = Path(path)
     if not path.is_file():
         return ()
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}. Measure the latency again.") from error
-    if not isinstance(rows, list):
-        raise ArtifactError(f"{path} must hold a list of objects, got {type(rows).__name__}. Measure the latency again.")
+    rows = read_json(path, "Measure the latency again.", list, finite=False)
     records = [_record(row, f"{path}, row {number}") for number, row in enumerate(rows)]
     seen: set[tuple[str, int]] = set()
     for record in records:

@@ -5,7 +5,6 @@ An evaluation folder holds `records.parquet`, `configuration.json` (what the rec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,12 @@ import numpy as np
 import pandas as pd
 
 from acct.errors import ArtifactError
+from acct.json_files import read_json
 from acct.training.files import write_bytes
 
 RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "provenance.json"
 FOLDER = "evaluation"
+AGAIN = "Evaluate again (evaluation.restart=true), or remove the folder."
 PARTS = "parts"
 
 SCHEMA: dict[str, str] = {
@@ -104,7 +105,7 @@ def read_records(folder: Path | str) -> Records:
             raise ArtifactError(
                 f"{folder} lacks {name}, {meaning}: it does not enter a table. Run `acct evaluate` to its end, or remove it."
             )
-    configuration, provenance = (_json(folder / name) for name in (CONFIGURATION, PROVENANCE))
+    configuration, provenance = (read_json(folder / name, AGAIN) for name in (CONFIGURATION, PROVENANCE))
     try:
         frame = as_frame(pd.read_parquet(folder / RECORDS).to_dict("records"))
     except (OSError, ValueError) as error:
@@ -154,7 +155,7 @@ def settings(results_root: Path | str, scale: str) -> list[tuple[str, float]]:
     """Variant and retention of every run of a scale whose evaluation has ended, each once; shortened runs do not count."""
     left_out = unfinished(results_root, scale)
     paths = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))
-    found = [_json(path) for path in paths if path.parent not in left_out]
+    found = [read_json(path, AGAIN) for path in paths if path.parent not in left_out]
     return sorted({(str(one.get("variant", "")), float(one["retention"])) for one in found if not one.get("shortened")})
 
 
@@ -233,13 +234,3 @@ def _agree(kept: dict[str, tuple[Path, Records]]) -> None:
                     f"mixed configurations: {task} has {len(expected)} examples in {where} and {len(ids)} in {direction}, "
                     f"{len(ids ^ expected)} of them not shared. Every direction answers the same examples: evaluate again."
                 )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}. Evaluate again.") from error
-    if not isinstance(value, dict):
-        raise ArtifactError(f"{path} must hold an object, got {type(value).__name__}. Evaluate again.")
-    return value

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from acct.config.training import STAGES
+from acct.json_files import read_json
 from acct.reporting.figures import Sheet
-from acct.reporting.records import CONFIGURATION, FOLDER, unfinished
+from acct.reporting.records import AGAIN, CONFIGURATION, FOLDER, unfinished
 from acct.training.files import read_card
 
 UNTRAINED = ("bridge_only", "native_kv")
@@ -33,7 +33,7 @@ def retraining_notes(results_root: Path | str, scale: str, retention: float | No
     left_out = unfinished(results_root, scale)
     grouped: dict[tuple[str, str], list[str]] = {}
     for path in sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}")):
-        configuration = json.loads(path.read_text(encoding="utf-8"))
+        configuration = read_json(path, AGAIN)
         name = str(configuration.get("variant", ""))
         if path.parent in left_out or name not in variants or configuration.get("retention") != retention:
             continue

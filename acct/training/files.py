@@ -22,6 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from acct.errors import ArtifactError
+from acct.json_files import read_json
 
 CARD = "card.json"
 
@@ -102,26 +103,16 @@ def write_folder(folder: Path | str, tensors: Mapping[str, Tensor], card: Mappin
     return digest
 
 
-def _reject_constant(text: str) -> float:
-    raise ValueError(f"{text} is not JSON")
-
-
 def read_card(folder: Path | str) -> dict[str, Any] | None:
     """The card of a folder, or None where there is none.
 
     Raises:
-        ArtifactError: the card is not JSON, or holds NaN or Inf.
+        ArtifactError: the card is not a JSON object, or holds NaN or Inf.
     """
     path = Path(folder) / CARD
     if not path.is_file():
         return None
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path} is not a valid card: {error}. Remove the folder {path.parent} to build it again.") from error
-    if not isinstance(card, dict):
-        raise ArtifactError(f"{path} is not a valid card: an object was expected. Remove the folder {path.parent} to build it again.")
-    return card
+    return read_json(path, f"Remove the folder {path.parent} to build it again.")
 
 
 def read_folder(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -81,7 +81,7 @@ def test_an_altered_or_foreign_file_is_refused(tmp_path):
     path = tmp_path / "manifest.json"
     drawn().save(path)
     stored = json.loads(path.read_text())
-    with pytest.raises(ArtifactError, match="no such manifest"):
+    with pytest.raises(ArtifactError, match="no such file"):
         Manifest.load(tmp_path / "other.json")
 
     def refused(match, **change):
@@ -98,5 +98,5 @@ def test_an_altered_or_foreign_file_is_refused(tmp_path):
     refused("no id twice", tasks={"boolq": {**sample, "ids": [sample["ids"][0]] * 20}})
     for text in ("{", "[]", '"x"'):
         path.write_text(text)
-        with pytest.raises(ArtifactError, match="expected"):
+        with pytest.raises(ArtifactError, match=r"(is not JSON|must hold an object).*Draw the manifest again"):
             Manifest.load(path)

@@ -45,5 +45,8 @@ def test_what_is_not_there_or_not_a_configuration_is_named(tmp_path):
     with pytest.raises(UnknownName, match="Qwen3-5B"):
         published("Qwen/Qwen3-5B")
     (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match="must hold an object, got list"):
+        published(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="model_type"):
         published(str(tmp_path))
