@@ -9,13 +9,25 @@ VENV ?= .venv
 SCALE ?= micro
 # The version that the tests run on. On a machine with a GPU set TORCH to the build you want, or install it into .venv beforehand.
 TORCH ?= torch==2.13.0
+OLDEST ?= 5.2.0
 EXTRAS ?= data,report
 TEST_EXTRAS ?= data,eval,track,report,dev
+# Tests of everything that touches transformers' own code, for `make test-oldest` and `make test-latest`.
+VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tests/test_interface_check.py tests/test_generation.py tests/test_likelihood.py tests/test_transfer.py
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 
-.PHONY: help setup test test-slow check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
+# An environment of its own at $(1) with the requirements $(2), brought up to date at every call, then VERSION_TESTS in it.
+define test_in
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -c 'import torch' 2>/dev/null || $(1)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(2)
+	$(1)/bin/python -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
+	OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
+endef
+
+.PHONY: help setup test test-slow test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -38,6 +50,12 @@ test: $(TEST_STAMP)  ## the fast tests, under ten minutes on two cores
 
 test-slow: $(TEST_STAMP)  ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests
+
+test-oldest:  ## models, mount and methods on transformers 5.2.0 beside kvpress, in .venv-oldest (OLDEST=5.2.0)
+	$(call test_in,.venv-oldest,-e '.[baselines,dev]' 'transformers==$(OLDEST)')
+
+test-latest:  ## the same on the newest transformers 5.x, in .venv-latest
+	$(call test_in,.venv-latest,-e '.[dev]' 'transformers<6')
 
 lint: $(TEST_STAMP)  ## ruff over the whole tree
 	$(BIN)/ruff check acct tests appendix_tables
