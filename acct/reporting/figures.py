@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from acct.errors import ArtifactError
 from acct.reporting.intervals import Bootstrap, Interval, Sampled, average, gap_closed, mean, perplexity, relative
@@ -26,7 +27,7 @@ class Figure:
     """One cell: F1 and accuracy in percent, perplexity as it is; Relative and gap closed as ratios.
 
     Attributes:
-        relative: NaN where Target Full was not run or is zero. gap: NaN where Source Full was not run or equals Target Full.
+        relative: NaN where Target Full was not run or is zero. gap: NaN where Source Full was not run or is as good as Target Full.
         examples: how many were scored.
     """
 
@@ -81,6 +82,13 @@ class Sheet:
         """The figure with its draws, or None where it was not run."""
         return self._sampled.get((direction, task, method), (None, 0))[0]
 
+    def scores(self, direction: str, task: str, method: str) -> NDArray[np.float64] | None:
+        """Scores in [0, 1] in the order of the examples' ids, float64 [example]: the same order for every method; None where not run."""
+        if (direction, task, method) not in self._sampled:
+            return None
+        own = self.records.only(direction=direction, task=task, method=method).sort_values("example")
+        return own["score"].to_numpy(np.float64)
+
     def relative(self, direction: str, task: str, method: str, reference: str = REFERENCE) -> Sampled | None:
         """Ratio to a reference method, above 1 where the method is better; None where either was not run."""
         own, full = self.sampled(direction, task, method), self.sampled(direction, task, reference)
@@ -109,7 +117,7 @@ class Sheet:
             return None
         own, examples = self._sampled[direction, task, method]
         full, floor = (self.sampled(direction, task, name) for name in (REFERENCE, FLOOR))
-        gap = None if full is None or floor is None else gap_closed(own, floor, full)
+        gap = None if full is None or floor is None else gap_closed(own, floor, full, lower_is_better(self.metric[task]))
         return Figure(
             direction, task, self.metric[task], method, self.interval(own),
             self.interval(self.relative(direction, task, method)), self.interval(gap), examples,

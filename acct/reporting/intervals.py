@@ -118,12 +118,19 @@ def relative(method: Sampled, full: Sampled, lower_is_better: bool = False) -> S
     return full / method if lower_is_better else method / full
 
 
-def gap_closed(method: Sampled, source: Sampled, full: Sampled) -> Sampled:
-    """(method - Source Full) / (Target Full - Source Full): 0 as good as the source alone, 1 as good as the target.
+def gap_closed(method: Sampled, source: Sampled, full: Sampled, lower_is_better: bool = False) -> Sampled:
+    """(method - Source Full) / (Target Full - Source Full): 0 as good as the source alone, 1 as good as the target (spec 8).
 
-    Undefined where the two do not differ; its interval is wide where they hardly do.
+    There is a gap only where Target Full is better than Source Full. Where it is not, the ratio would turn its sign, and a method that
+    is worse than both would look as if it had closed something: the figure is NaN then, and so is every draw in which it is so. An
+    interval is given where at most UNDEFINED_SHARE of the draws are undefined, and covers the others; it is wide where the two hardly differ.
+
+    Args:
+        lower_is_better: perplexity, where a better target has the smaller figure.
     """
-    return (method - source) / (full - source)
+    width = source - full if lower_is_better else full - source
+    ratio = (method - source) / (full - source)
+    return Sampled(ratio.value if width.value > 0 else float("nan"), np.where(width.draws > 0, ratio.draws, np.nan))
 
 
 def average(figures: list[Sampled]) -> Sampled:

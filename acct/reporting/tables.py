@@ -157,7 +157,7 @@ def table1(sheet: Sheet) -> Table:
         f"Task performance of ACCT{compression} against Target Full. F1 and accuracy in percent, perplexity lower is better; "
         f"{100 * sheet.bootstrap.confidence:g}% paired bootstrap intervals over examples. Bold: better than Target Full. "
         "Relative is method / Target Full, and Target Full / method for perplexity. Gap closed is (method - Source Full) / "
-        "(Target Full - Source Full)."
+        "(Target Full - Source Full); a dash where Target Full is not better than Source Full."
     )
     return Table("table1", caption, (*blocks, mean_block(sheet, sheet.methods)), tuple(sheet.all()))
 

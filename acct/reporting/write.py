@@ -12,8 +12,9 @@ from acct.errors import ArtifactError
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import Records, load_records, settings, unfinished
-from acct.reporting.render import latex, long_csv, markdown
+from acct.reporting.render import latex, long_csv, markdown, rendered
 from acct.reporting.retraining import retraining_notes, scored_note
+from acct.reporting.significance import compare, significance_csv, significance_table, summary_line
 from acct.reporting.summary import Criteria, findings
 from acct.reporting.tables import Table, ablation_directions, ablation_table, budget_table, table1
 from acct.reporting.validity import judge
@@ -81,7 +82,7 @@ def write_tables(
 ) -> Written:
     """Write table1.{md,csv,tex} and table1.json (what it was computed from) from the records of a scale.
 
-    Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3. Runs whose evaluation has not
+    Beside it significance.{md,csv,tex}: ACCT against other rows, example by example. Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3. Runs whose evaluation has not
     ended are named and left out; where only other tables have runs, these are written.
 
     Args:
@@ -103,6 +104,12 @@ def write_tables(
         runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
         texts[f"{table.name}.json"] = json.dumps(runs, indent=2, sort_keys=True) + "\n"
         lines = [*(finding.line() for finding in findings(sheet, criteria)), *judge(sheet, margin=control_margin).lines(), *lines]
+        comparisons = compare(sheet)
+        if comparisons:
+            tested = replace(significance_table(sheet, comparisons), provenance=table.provenance)
+            texts |= {f"{tested.name}{ending}": text for ending, text in rendered(tested).items()}
+            texts[f"{tested.name}.csv"] = significance_csv(comparisons)
+            lines.append(summary_line(comparisons))
     for one in ([] if table is None else [table]) + others:
         texts |= {f"{one.name}.md": markdown(one), f"{one.name}.tex": latex(one), f"{one.name}.csv": long_csv(one)}
     folder = Path(folder) if folder is not None else Path(results_root) / scale / "tables"

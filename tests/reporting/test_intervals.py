@@ -77,6 +77,42 @@ def test_ratio_to_zero_is_undefined() -> None:
     assert math.isnan(gap_closed(one, zero, zero).interval().lower)
 
 
+def test_gap_closed_by_hand_with_its_interval() -> None:
+    """Draws [method, source, full]: .5 of the way in two, all of it in two; the percentile interval of {.5, .5, 1, 1} and the value .5."""
+    method = Sampled(0.5, np.array([0.5, 0.4, 0.8, 0.9]))
+    source, full = Sampled(0.25, np.array([0.25, 0.2, 0.2, 0.3])), Sampled(0.75, np.array([0.75, 0.6, 0.8, 0.9]))
+    closed = gap_closed(method, source, full)
+    assert closed.value == pytest.approx(0.5) and closed.draws == pytest.approx([0.5, 0.5, 1.0, 1.0])
+    interval = closed.interval(0.5)
+    assert (interval.lower, interval.upper) == pytest.approx((0.5, 1.0))
+    beyond = gap_closed(Sampled(0.85, full.draws), source, full)
+    assert beyond.value == pytest.approx(1.2)  # better than the target
+    below = gap_closed(Sampled(0.2, full.draws), source, full)
+    assert below.value == pytest.approx(-0.1)  # worse than the source alone
+
+
+def test_there_is_no_gap_where_the_source_is_as_good_as_the_target() -> None:
+    """Source 80, target 60, method 50, worse than both: the bare ratio would say 1.5, as if more than all had been closed."""
+    draws = np.zeros(4)
+    low, middle, high = Sampled(0.5, draws + 0.5), Sampled(0.6, draws + 0.6), Sampled(0.8, draws + 0.8)
+    for source, full in ((high, middle), (middle, middle)):
+        interval = gap_closed(low, source, full).interval()
+        assert math.isnan(interval.value) and math.isnan(interval.lower) and math.isnan(interval.upper)
+    # perplexity: a target of 10 is better than a source of 20, and a method of 15 is half way
+    ten, fifteen, twenty = Sampled(10.0, draws + 10), Sampled(15.0, draws + 15), Sampled(20.0, draws + 20)
+    assert gap_closed(fifteen, twenty, ten, lower_is_better=True).value == pytest.approx(0.5)
+    assert math.isnan(gap_closed(fifteen, ten, twenty, lower_is_better=True).value)
+
+
+def test_draws_without_a_gap_are_left_out_up_to_a_twentieth_of_them() -> None:
+    def closed(reversed_draws: int) -> float:
+        source = np.where(np.arange(100) < reversed_draws, 0.9, 0.2)
+        return gap_closed(Sampled(0.5, np.full(100, 0.5)), Sampled(0.2, source), Sampled(0.8, np.full(100, 0.8))).interval().lower
+
+    assert closed(5) == pytest.approx(0.5)
+    assert math.isnan(closed(6))
+
+
 def test_average_keeps_the_pairing() -> None:
     one, other = Sampled(1.0, np.array([0.0, 2.0])), Sampled(3.0, np.array([4.0, 2.0]))
     both = average([one, other])

@@ -132,7 +132,9 @@ def test_write_tables_is_a_pure_function_of_records(tmp_path: Path) -> None:
     store(tmp_path, "b_to_a")
     first = write_tables(tmp_path, "micro", bootstrap=BOOT)
     before = {path: path.read_bytes() for path in first.files}
-    assert sorted(path.name for path in before) == ["table1.csv", "table1.json", "table1.md", "table1.tex"]
+    assert sorted(path.name for path in before) == [
+        "significance.csv", "significance.md", "significance.tex", "table1.csv", "table1.json", "table1.md", "table1.tex",
+    ]  # fmt: skip
     second = write_tables(tmp_path, "micro", bootstrap=BOOT)
     assert {path: path.read_bytes() for path in second.files} == before
     assert str(tmp_path) not in "".join(path.read_text() for path in first.files)
