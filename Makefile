@@ -18,13 +18,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 
-# An environment of its own at $(1) with the requirements $(2), brought up to date at every call, then VERSION_TESTS in it.
-define test_in
-	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-	$(1)/bin/python -c 'import torch' 2>/dev/null || $(1)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(2)
-	$(1)/bin/python -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
-	OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
+# An environment of its own, $(OWN), with the requirements $(NEEDS), brought up to date at every call, then VERSION_TESTS in it.
+define test_in_own
+	test -x $(OWN)/bin/python || $(PYTHON) -m venv $(OWN)
+	$(OWN)/bin/python -c 'import torch' 2>/dev/null || $(OWN)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(OWN)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEEDS)
+	$(OWN)/bin/python -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
+	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
 endef
 
 .PHONY: help setup test test-slow test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
@@ -51,11 +51,15 @@ test: $(TEST_STAMP)  ## the fast tests, under ten minutes on two cores
 test-slow: $(TEST_STAMP)  ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests
 
+test-oldest: OWN := .venv-oldest
+test-oldest: NEEDS = -e '.[baselines,dev]' 'transformers==$(OLDEST)'
 test-oldest:  ## models, mount and methods on transformers 5.2.0 beside kvpress, in .venv-oldest (OLDEST=5.2.0)
-	$(call test_in,.venv-oldest,-e '.[baselines,dev]' 'transformers==$(OLDEST)')
+	$(test_in_own)
 
+test-latest: OWN := .venv-latest
+test-latest: NEEDS = -e '.[dev]' 'transformers<6'
 test-latest:  ## the same on the newest transformers 5.x, in .venv-latest
-	$(call test_in,.venv-latest,-e '.[dev]' 'transformers<6')
+	$(test_in_own)
 
 lint: $(TEST_STAMP)  ## ruff over the whole tree
 	$(BIN)/ruff check acct tests appendix_tables
