@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from acct.evaluation.scoring import ScoringRules
 from acct.locations import ensure_data
 from acct.methods.registry import query_aware
 from acct.reporting.intervals import Bootstrap
-from acct.reporting.records import FOLDER
+from acct.reporting.records import FOLDER, TRAINING_SEED
 from acct.reporting.write import write_tables
 from acct.training.modules import load_interface
 from acct.training.session import data_source, load_configured_pair, prompt_options, style_of, task_fields
@@ -76,15 +77,22 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     )  # fmt: skip
     return run_evaluation(
         config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
-        configuration={"runtime.dtype": config.runtime.dtype, "data.tasks_from": config.data.tasks_from}, restart=evaluation.restart,
+        configuration=identity_of(config), restart=evaluation.restart,
         progress_seconds=config.runtime.progress_seconds,
     )  # fmt: skip
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """What identifies the records beside what the harness itself notes; a training seed of 0, the default, is left out."""
+    seed = {TRAINING_SEED: config.runtime.seed} if config.runtime.seed else {}
+    return {"runtime.dtype": config.runtime.dtype, "data.tasks_from": config.data.tasks_from, **seed}
 
 
 def tables_of_scale(config: Config) -> list[str]:
     """Write the tables of a scale from its records; returns what to print."""
     written = write_tables(
         config.paths.results, config.scale, folder=config.paths.tables, retention=config.budget.retention, variant=config.paths.variant,
-        bootstrap=bootstrap_of(config), control_margin=config.evaluation.control_margin, figures=config.evaluation.figures,
+        seed=(config.reproduce.seeds or [config.runtime.seed])[0], bootstrap=bootstrap_of(config),
+        control_margin=config.evaluation.control_margin, figures=config.evaluation.figures,
     )  # fmt: skip
     return [*written.lines, *(f"wrote {path}" for path in written.files)]

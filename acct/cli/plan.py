@@ -62,15 +62,16 @@ def variant_tasks(config: Config) -> list[str]:
     return [task for task in config.evaluation.tasks if task in chosen] or list(config.evaluation.tasks)
 
 
-def run_names(table: str, scale: str) -> list[str]:
+def run_names(table: str, scale: str, seeds: Sequence[int] = (0,)) -> list[str]:
     """Folders of the runs of a table under the scale's own settings, in the order of `plan`; composes nothing."""
     chosen = default_directions(table, scale)
-    suffixes = []
+    names = [f"{direction}{variant_suffix(0.25, '', seed)}" for seed in seeds for direction in chosen["base"]]
     for experiment in EXPERIMENTS[table]:
         settings = yaml.safe_load((config_folder() / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8"))
         retention = settings.get("budget", {}).get("retention", BudgetConfig().retention)
-        suffixes.append(variant_suffix(retention, settings.get("paths", {}).get("variant", "")))
-    return [*chosen["base"], *(f"{direction}{suffix}" for suffix in suffixes for direction in chosen["variants"])]
+        suffixes = [variant_suffix(retention, settings.get("paths", {}).get("variant", ""), seed) for seed in seeds]
+        names += [f"{direction}{suffix}" for suffix in suffixes for direction in chosen["variants"]]
+    return names
 
 
 def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -> list[Job]:
@@ -85,6 +86,8 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
     if EXPERIMENTS[table] and (clash := [name for name in OURS if name in given]):
         raise ConfigError(f"{table} sets {clash[0]} itself, for each of its runs. Leave it out, or use acct train -m.")
     config = compose(list(overrides))
+    if config.reproduce.seeds and "runtime.seed" in given:
+        raise ConfigError("runtime.seed and reproduce.seeds both name training seeds. Leave one of them out.")
     chosen = default_directions(table, config.scale)
     tasks = variant_tasks(config)
     fewer = (f"evaluation.tasks=[{','.join(tasks)}]",) if tasks != list(config.evaluation.tasks) else ()
@@ -98,8 +101,10 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
         jobs[name] = Job(name, own, (needs,) if paths.reuse and needs else ())
         return name
 
-    base = {direction: add((f"direction={direction}",)) for direction in directions or chosen["base"]}
+    seeds = [(f"runtime.seed={seed}",) for seed in config.reproduce.seeds] or [()]
+    base = {(seed, direction): add((f"direction={direction}", *seed)) for seed in seeds for direction in directions or chosen["base"]}
     for experiment in EXPERIMENTS[table]:
-        for direction in directions or chosen["variants"]:
-            add((f"direction={direction}", f"experiment={experiment}", *fewer), base[direction])
+        for seed in seeds:
+            for direction in directions or chosen["variants"]:
+                add((f"direction={direction}", f"experiment={experiment}", *seed, *fewer), base[seed, direction])
     return list(jobs.values())

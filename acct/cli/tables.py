@@ -18,10 +18,12 @@ def missing_lines(config: Config) -> list[str]:
     root = Path(config.paths.results) / config.scale
     lines = []
     for table in NUMBERED:
-        runs = run_names(table, config.scale)
+        runs = run_names(table, config.scale, config.reproduce.seeds or [config.runtime.seed])
         missing = [name for name in runs if not (root / name / FOLDER / RECORDS).is_file()]
         if missing:
-            command = f"acct reproduce {table} scale={config.scale}"
+            seeds = f" reproduce.seeds=[{','.join(map(str, config.reproduce.seeds))}]" if config.reproduce.seeds else ""
+            seeds = seeds or (f" runtime.seed={config.runtime.seed}" if config.runtime.seed else "")
+            command = f"acct reproduce {table} scale={config.scale}{seeds}"
             lines.append(f"{table}: {len(missing)} of {len(runs)} runs are missing ({', '.join(missing)}): {command}")
     return lines
 

@@ -61,10 +61,11 @@ class Config:
         check_range("max_new_tokens", self.max_new_tokens, 1, float("inf"))
 
 
-def variant_suffix(retention: float, variant: str) -> str:
-    """Suffix of a run folder: nothing at 4x, the retention elsewhere, then the variant's name."""
+def variant_suffix(retention: float, variant: str, seed: int = 0) -> str:
+    """Suffix of a run folder: nothing at 4x, the retention elsewhere, then the variant's name, then the training seed unless it is 0."""
     parts = [] if float(retention) == 0.25 else [f"r{float(retention):g}"]
     parts += [str(variant)] if variant else []
+    parts += [f"s{seed}"] if seed else []
     return "".join(f"-{part}" for part in parts)
 
 
@@ -72,7 +73,7 @@ def register() -> None:
     """Make the schema and the resolver known to Hydra; done by the command line and by `compose`, never by an import."""
     ConfigStore.instance().store(name="schema", node=Config)
     if not OmegaConf.has_resolver("acct.variant"):
-        OmegaConf.register_new_resolver("acct.variant", lambda retention, variant="": variant_suffix(retention, variant))
+        OmegaConf.register_new_resolver("acct.variant", lambda retention, variant="", seed=0: variant_suffix(retention, variant, seed))
 
 
 def config_folder() -> Path:

@@ -13,7 +13,8 @@ class RuntimeConfig:
 
     Attributes:
         dtype: of the frozen models; the trained modules are float32. source_device, interface_device, target_device: as torch names them.
-        threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage.
+        threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
+            it names the run folder, so that runs of several seeds lie side by side.
         attention: kernel of the models' own forwards ("eager" or "sdpa").
     """
 
@@ -43,7 +44,7 @@ class PathsConfig:
 
     results: str = "results"
     variant: str = ""
-    run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant}}"
+    run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant},${runtime.seed}}"
     reuse: str = ""
     data: str = "data"
     tables: str = "${paths.results}/${scale}/tables"

@@ -122,8 +122,9 @@ def gap_closed(method: Sampled, source: Sampled, full: Sampled, lower_is_better:
     """(method - Source Full) / (Target Full - Source Full): 0 as good as the source alone, 1 as good as the target (spec 8).
 
     There is a gap only where Target Full is better than Source Full. Where it is not, the ratio would turn its sign, and a method that
-    is worse than both would look as if it had closed something: the figure is NaN then, and so is every draw in which it is so. An
-    interval is given where at most UNDEFINED_SHARE of the draws are undefined, and covers the others; it is wide where the two hardly differ.
+    is worse than both would look as if it had closed something: the figure is NaN then, and so is every draw in which it is so.
+    An interval is given where at most UNDEFINED_SHARE of the draws are undefined, and covers the others; it is wide where the two
+    hardly differ.
 
     Args:
         lower_is_better: perplexity, where a better target has the smaller figure.

@@ -5,7 +5,7 @@ An evaluation folder holds `records.parquet`, `configuration.json` (what the rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "p
 FOLDER = "evaluation"
 AGAIN = "Evaluate again (evaluation.restart=true), or remove the folder."
 PARTS = "parts"
+TRAINING_SEED = "training_seed"
 
 SCHEMA: dict[str, str] = {
     "direction": "str",  # name of the directed pair
@@ -151,23 +152,42 @@ def unfinished(results_root: Path | str, scale: str) -> list[Path]:
     return [folder for folder in folders if (folder / PARTS).is_dir() and not (folder / RECORDS).is_file()]
 
 
-def settings(results_root: Path | str, scale: str) -> list[tuple[str, float]]:
-    """Variant and retention of every run of a scale whose evaluation has ended, each once; shortened runs do not count."""
+def training_seed(configuration: Mapping[str, Any]) -> int:
+    """Seed that a run was trained with (runtime.seed); 0, the default, is not written down."""
+    return int(configuration.get(TRAINING_SEED, 0))
+
+
+def _evaluated(results_root: Path | str, scale: str) -> list[dict[str, Any]]:
+    """Configurations of the runs of a scale whose evaluation has ended; shortened runs do not count."""
     left_out = unfinished(results_root, scale)
     paths = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))
     found = [read_json(path, AGAIN) for path in paths if path.parent not in left_out]
-    return sorted({(str(one.get("variant", "")), float(one["retention"])) for one in found if not one.get("shortened")})
+    return [one for one in found if not one.get("shortened")]
+
+
+def settings(results_root: Path | str, scale: str, seed: int = 0) -> list[tuple[str, float]]:
+    """Variant and retention of every evaluated run that was trained with a seed, each once."""
+    found = [one for one in _evaluated(results_root, scale) if training_seed(one) == seed]
+    return sorted({(str(one.get("variant", "")), float(one["retention"])) for one in found})
+
+
+def training_seeds(results_root: Path | str, scale: str) -> dict[tuple[str, float], list[int]]:
+    """By variant and retention, the training seeds of the runs that were evaluated, each once, rising."""
+    found: dict[tuple[str, float], set[int]] = {}
+    for one in _evaluated(results_root, scale):
+        found.setdefault((str(one.get("variant", "")), float(one["retention"])), set()).add(training_seed(one))
+    return {setting: sorted(found[setting]) for setting in sorted(found)}
 
 
 def load_records(
-    results_root: Path | str, scale: str, variant: str = "", retention: float | None = None, methods: Sequence[str] = ()
+    results_root: Path | str, scale: str, variant: str = "", retention: float | None = None, methods: Sequence[str] = (), seed: int = 0
 ) -> Records:
-    """Records of every run folder of a scale whose configuration has this variant and retention; unfinished ones are left out.
+    """Records of every run folder of a scale with this variant, retention and training seed; unfinished ones are left out.
 
     Args:
         results_root, scale: <results_root>/<scale>/<run>/evaluation are read, in the order of their names.
         variant: "" for runs without one. retention: None takes the only one there is.
-        methods: rows that every direction must have.
+        methods: rows that every direction must have. seed: of training; runs of other seeds are never mixed in.
     Raises:
         ArtifactError: nothing to read, a folder that `read_records` refuses, two runs of one direction, mixed budgets or task versions,
             different examples of a task, or a missing row.
@@ -184,6 +204,7 @@ def load_records(
     for folder, records in loaded:
         ((direction, configuration),) = records.configurations.items()
         other = configuration.get("variant", "") != variant or (retention is not None and configuration.get("retention") != retention)
+        other = other or training_seed(configuration) != seed
         shortened += not other and bool(configuration.get("shortened"))
         if other or configuration.get("shortened"):
             continue
@@ -193,7 +214,10 @@ def load_records(
         kept[direction] = (folder, records)
     if not kept:
         left_out = f" {shortened} shortened run(s) stay out of tables." if shortened else ""
-        raise ArtifactError(f"{root} holds no run of variant {variant!r} and retention {retention}.{left_out} Evaluate one.")
+        which = f"variant {variant!r} and retention {retention}" + (f", trained with seed {seed}" if seed else "")
+        seeds = sorted({training_seed(c) for _, records in loaded for c in records.configurations.values()} - {seed})
+        left_out += f" Other training seeds are there: {', '.join(map(str, seeds))} (runtime.seed)." if seeds else ""
+        raise ArtifactError(f"{root} holds no run of {which}.{left_out} Evaluate one.")
     _agree(kept)
     for folder, records in kept.values():
         missing = [name for name in methods if name not in set(records.frame["method"])]

@@ -8,7 +8,7 @@ from pathlib import Path
 from acct.config.training import STAGES
 from acct.json_files import read_json
 from acct.reporting.figures import Sheet
-from acct.reporting.records import AGAIN, CONFIGURATION, FOLDER, unfinished
+from acct.reporting.records import AGAIN, CONFIGURATION, FOLDER, training_seed, unfinished
 from acct.training.files import read_card
 
 UNTRAINED = ("bridge_only", "native_kv")
@@ -28,14 +28,16 @@ def amounts(run: Path) -> dict[str, str]:
     return found
 
 
-def retraining_notes(results_root: Path | str, scale: str, retention: float | None, variants: Sequence[str]) -> list[str]:
+def retraining_notes(results_root: Path | str, scale: str, retention: float | None, variants: Sequence[str], seed: int = 0) -> list[str]:
     """One line for each variant that was evaluated, or more where directions differ: which stages were trained again, on how much."""
     left_out = unfinished(results_root, scale)
     grouped: dict[tuple[str, str], list[str]] = {}
     for path in sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}")):
         configuration = read_json(path, AGAIN)
         name = str(configuration.get("variant", ""))
-        if path.parent in left_out or name not in variants or configuration.get("retention") != retention:
+        if training_seed(configuration) != seed or configuration.get("retention") != retention:
+            continue
+        if path.parent in left_out or name not in variants:
             continue
         words = "; ".join(f"{stage} {amount}" for stage, amount in amounts(path.parent.parent).items()) or "no card of any stage is there"
         grouped.setdefault((name, words), []).append(str(configuration.get("direction", "")))

@@ -78,10 +78,10 @@ def significance_table(sheet: Sheet, comparisons: Sequence[Comparison]) -> Table
         rows = tuple((f"{task_head(one.task, one.metric)}, against {label(one.other, METHODS)}", _cells(one)) for one in own)
         blocks.append(Block(direction_label(direction), HEADS, rows))
     caption = (
-        "ACCT against other rows of Table 1 on the same examples. Better by: paired difference, above zero is better for ACCT, with its "
-        f"{100 * sheet.bootstrap.confidence:g}% paired bootstrap interval over examples. b: examples that only ACCT gets right, c: that only "
-        f"the other row does; p of McNemar's exact test, two sided, for accuracies; p (Holm) adjusted over the {tests} tests of this table. "
-        "Random, Bridge-only and Native KV are those that are not retrained."
+        "ACCT against other rows of Table 1 on the same examples. Better by: paired difference, above zero is better for ACCT, with "
+        f"its {100 * sheet.bootstrap.confidence:g}% paired bootstrap interval over examples. b: examples that only ACCT gets right, c: "
+        "that only the other row does; p of McNemar's exact test, two sided, for accuracies; p (Holm) adjusted over the "
+        f"{tests} tests of this table. Random, Bridge-only and Native KV are those that are not retrained."
     )
     return Table(NAME, caption, tuple(blocks), ())
 

@@ -14,6 +14,7 @@ from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import Records, load_records, settings, unfinished
 from acct.reporting.render import latex, long_csv, markdown, rendered
 from acct.reporting.retraining import retraining_notes, scored_note
+from acct.reporting.seeds import seed_runs, seed_table, seeds_csv, seeds_note
 from acct.reporting.significance import compare, significance_csv, significance_table, summary_line
 from acct.reporting.summary import Criteria, findings
 from acct.reporting.tables import Table, ablation_directions, ablation_table, budget_table, table1
@@ -74,6 +75,7 @@ def write_tables(
     folder: Path | str | None = None,
     retention: float | None = 0.25,
     variant: str = "",
+    seed: int = 0,
     methods: Sequence[str] = ("target_full",),
     bootstrap: Bootstrap | None = None,
     criteria: Criteria | None = None,
@@ -82,25 +84,28 @@ def write_tables(
 ) -> Written:
     """Write table1.{md,csv,tex} and table1.json (what it was computed from) from the records of a scale.
 
-    Beside it significance.{md,csv,tex}: ACCT against other rows, example by example. Where runs of several retentions lie there, table2 is written too; where retrained variants do, table3. Runs whose evaluation has not
+    Beside it significance.{md,csv,tex}: ACCT against other rows, example by example. Where runs of several retentions lie there, table2 is
+    written too; where retrained variants do, table3; where several training seeds do, seeds.{md,csv,tex}. Runs whose evaluation has not
     ended are named and left out; where only other tables have runs, these are written.
 
     Args:
         results_root, scale: <results_root>/<scale>/<run>/evaluation is read. folder: None for <results_root>/<scale>/tables.
-        retention, variant: which runs; the paper's Table 1 is 4x and no variant. methods: rows that must be there.
+        retention, variant, seed: which runs; the paper's Table 1 is 4x and no variant. seed: of training. methods: rows that must be there.
         figures: also charts into <results_root>/<scale>/figures; needs matplotlib.
     Raises:
         ArtifactError: a folder that `load_records` refuses; nothing is written then.
     """
-    found = settings(results_root, scale)
+    found = settings(results_root, scale, seed)
     records = None
     if retention is None or (variant, retention) in found or variant or not found:
-        records = load_records(results_root, scale, variant, retention, methods)
-    others = other_tables(results_root, scale, retention, variant, bootstrap)
+        records = load_records(results_root, scale, variant, retention, methods, seed)
+    others = other_tables(results_root, scale, retention, variant, bootstrap, seed)
     table = sheet = None
     texts, lines = {}, [f"{folder.parent.name}: evaluation has not finished; it stays out" for folder in unfinished(results_root, scale)]
     if records is not None:
         table, sheet = build_table1(records, bootstrap, criteria, control_margin), Sheet(records, bootstrap)
+        note = seeds_note(results_root, scale, variant, retention, seed)
+        table = replace(table, notes=(*table.notes, "", "## Training seeds", "", f"- {note}"))
         runs = {"provenance": table.provenance, "configurations": records.configurations, "runs": records.provenance}
         texts[f"{table.name}.json"] = json.dumps(runs, indent=2, sort_keys=True) + "\n"
         lines = [*(finding.line() for finding in findings(sheet, criteria)), *judge(sheet, margin=control_margin).lines(), *lines]
@@ -110,8 +115,14 @@ def write_tables(
             texts |= {f"{tested.name}{ending}": text for ending, text in rendered(tested).items()}
             texts[f"{tested.name}.csv"] = significance_csv(comparisons)
             lines.append(summary_line(comparisons))
+        lines.append(note)
     for one in ([] if table is None else [table]) + others:
         texts |= {f"{one.name}.md": markdown(one), f"{one.name}.tex": latex(one), f"{one.name}.csv": long_csv(one)}
+    over_seeds = seed_runs(results_root, scale)
+    if over_seeds:
+        table_over_seeds = seed_table(over_seeds, (bootstrap or Bootstrap()).confidence)
+        texts |= {f"{table_over_seeds.name}{ending}": text for ending, text in rendered(table_over_seeds).items()}
+        texts[f"{table_over_seeds.name}.csv"] = seeds_csv(over_seeds, (bootstrap or Bootstrap()).confidence)
     folder = Path(folder) if folder is not None else Path(results_root) / scale / "tables"
     files = []
     for name, text in texts.items():
@@ -128,14 +139,16 @@ def write_tables(
     return Written(tuple(files), table, sheet, tuple(lines))
 
 
-def other_tables(results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None) -> list[Table]:
+def other_tables(
+    results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None, seed: int = 0
+) -> list[Table]:
     """Table 2 where several retentions were evaluated, Table 3 where retrained variants were, beside runs without one."""
     if variant:
         return []
-    found = settings(results_root, scale)
+    found = settings(results_root, scale, seed)
 
     def sheet(name: str, share: float | None) -> Sheet:
-        return Sheet(load_records(results_root, scale, name, share), bootstrap)
+        return Sheet(load_records(results_root, scale, name, share, seed=seed), bootstrap)
 
     tables = []
     budgets = sorted({share for name, share in found if not name})
@@ -151,7 +164,7 @@ def other_tables(results_root: Path | str, scale: str, retention: float | None, 
         base = sheet("", retention)
         directions = ablation_directions(base, retrained)
         notes = (
-            "Trained again, and on how much:", "", *retraining_notes(results_root, scale, retention, variants),
+            "Trained again, and on how much:", "", *retraining_notes(results_root, scale, retention, variants, seed),
             "- Bridge-only, Native KV, Random: nothing.", scored_note(base, retrained, directions),
         )  # fmt: skip
         line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()) if one is not None)
