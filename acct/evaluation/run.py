@@ -103,6 +103,8 @@ def run_evaluation(
     methods = _usable(pair, options.methods)
     identity = _identity(direction, variant, pair, interface, samples, options, configuration or {})
     store = RecordStore(folder, identity, restart)
+    for task, sample in samples.items():
+        store.check(task, {example.id: example.prompt_hash for example in sample.examples})
     provenance, clock = Provenance(folder), Stopwatch()
     with provenance.phase("evaluation"), torch.no_grad():
         with clock.phase("interface check"):

@@ -22,7 +22,10 @@ import pandas as pd
 from acct.errors import ArtifactError
 from acct.json_files import read_json
 from acct.reporting.records import CONFIGURATION, PARTS, RECORDS, as_frame, write_records
+from acct.reporting.rows import check_frame, check_sample, line_fault
 from acct.training.files import write_text
+
+SCORE_AGAIN = "Remove the file to score this task again."
 
 
 class RecordStore:
@@ -62,20 +65,36 @@ class RecordStore:
         return {**before, **configuration}
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
-        """Complete lines; a last line cut off by a kill is removed from the file."""
+        """Complete lines, checked; a last line cut off by a kill is removed from the file."""
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             with path.open("r+b") as file:
                 file.truncate(whole)
-        rows: dict[tuple[str, str], dict[str, Any]] = {}
-        for number, line in enumerate(data[:whole].splitlines(), start=1):
+        rows = []
+        for number, line in enumerate(data[:whole].split(b"\n")[:-1], start=1):
             try:
                 row = json.loads(line)
-                rows[row["method"], row["example"]] = row
-            except (ValueError, KeyError, TypeError) as error:
-                raise ArtifactError(f"{path}:{number} is not a record: {error}. Remove the file to score this task again.") from error
-        return list(rows.values())
+                fault = line_fault(row)
+            except (ValueError, RecursionError) as error:
+                row, fault = None, str(error)
+            if fault is None and row["task"] != path.stem:
+                fault = f"task is {row['task']!r} in the file of {path.stem}"
+            if fault is not None:
+                raise ArtifactError(f"{path}:{number} is not a record: {fault}. {SCORE_AGAIN}")
+            rows.append(row)
+        check_frame(as_frame(rows), path, self.configuration.get("direction"), SCORE_AGAIN)
+        return rows
+
+    def check(self, task: str, prompts: Mapping[str, str]) -> None:
+        """Refuse stored records of a task that were not made from its sample.
+
+        Args:
+            prompts: prompt hash of every example, by id.
+        Raises:
+            ArtifactError: an example or a prompt that the sample does not have.
+        """
+        check_sample(self.frame([task]), self.parts / f"{task}.jsonl", prompts, SCORE_AGAIN)
 
     def done(self, task: str, method: str) -> set[str]:
         """Ids of the examples that have a record."""

@@ -10,38 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from acct.errors import ArtifactError
 from acct.json_files import read_json
+from acct.reporting.rows import AGAIN, SCHEMA, check_frame, read_configuration
 from acct.training.files import write_bytes
 
 RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "provenance.json"
 FOLDER = "evaluation"
-AGAIN = "Evaluate again (evaluation.restart=true), or remove the folder."
 PARTS = "parts"
 TRAINING_SEED = "training_seed"
-
-SCHEMA: dict[str, str] = {
-    "direction": "str",  # name of the directed pair
-    "task": "str",
-    "version": "int64",  # of the task: raised with every change of prompt or scoring
-    "metric": "str",  # f1, accuracy, perplexity
-    "contextual": "bool",  # the task brings a passage of its own
-    "method": "str",
-    "example": "str",  # id, the same for every direction
-    "prompt_hash": "str",
-    "prediction": "str",  # generated text, or the chosen candidate's number; empty for perplexity
-    "score": "float64",  # F1 or accuracy in [0, 1]; perplexity of the example
-    "nll_sum": "float64",  # NLL of the gold candidate or the continuation, in nats; NaN where nothing was scored
-    "tokens": "int64",  # scored or generated tokens
-    "context_tokens": "int64",  # N of what is mounted or read
-    "mounted_bytes": "int64",  # measured, the example's share of its batch
-    "budget_bytes": "int64",  # 2 P k d bytes per number
-    "dropped_tokens": "int64",  # context tokens lost to truncation
-}
-METRICS = ("f1", "accuracy", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -98,7 +77,7 @@ def read_records(folder: Path | str) -> Records:
     """Records of one evaluation folder, checked.
 
     Raises:
-        ArtifactError: no provenance, no configuration, no rows, more than one direction, a row twice, or a score outside its range.
+        ArtifactError: no provenance, no configuration, no rows, or rows that `acct.reporting.rows.check_frame` refuses.
     """
     folder = Path(folder)
     for name, meaning in ((PROVENANCE, "how it was made"), (CONFIGURATION, "what it was computed from"), (RECORDS, "its records")):
@@ -106,40 +85,18 @@ def read_records(folder: Path | str) -> Records:
             raise ArtifactError(
                 f"{folder} lacks {name}, {meaning}: it does not enter a table. Run `acct evaluate` to its end, or remove it."
             )
-    configuration, provenance = (read_json(folder / name, AGAIN) for name in (CONFIGURATION, PROVENANCE))
-    try:
-        frame = as_frame(pd.read_parquet(folder / RECORDS).to_dict("records"))
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{folder / RECORDS} is not a readable Parquet file: {error}. Evaluate again.") from error
+    configuration, provenance = read_configuration(folder / CONFIGURATION), read_json(folder / PROVENANCE, AGAIN)
     where = folder / RECORDS
+    try:
+        frame = as_frame(pd.read_parquet(where).to_dict("records"))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{where} is not a readable Parquet file: {error}. Evaluate again.") from error
+    except ArtifactError as error:
+        raise ArtifactError(f"{where}: {error} {AGAIN}") from error
     if frame.empty:
         raise ArtifactError(f"{where} holds no records. Evaluate again, or remove the folder.")
-    directions = sorted(frame["direction"].unique())
-    direction = str(configuration.get("direction", ""))
-    if directions != [direction]:
-        raise ArtifactError(f"{where} mixes configurations: direction is {', '.join(directions)}, {CONFIGURATION} says {direction!r}.")
-    for column in ("version", "metric", "contextual"):
-        mixed = frame.groupby("task")[column].nunique()
-        if (mixed > 1).any():
-            task = mixed.index[mixed > 1][0]
-            values = sorted(map(str, frame[frame["task"] == task][column].unique()))
-            raise ArtifactError(f"{where} mixes configurations: {column} of {task} is {' and '.join(values)}. Empty it and evaluate again.")
-    repeated = frame.duplicated(["task", "method", "example"])
-    if repeated.any():
-        row = frame[repeated].iloc[0]
-        raise ArtifactError(f"{where} holds {row['method']} on {row['example']} more than once.")
-    unknown = sorted(set(frame["metric"]) - set(METRICS))
-    if unknown:
-        raise ArtifactError(f"{where}: unknown metric {unknown[0]!r}; known: {', '.join(METRICS)}.")
-    fractions = frame[frame["metric"] != "perplexity"]
-    bad = fractions[~fractions["score"].between(0, 1)]
-    measured = frame[frame["metric"] == "perplexity"]
-    broken = measured[~np.isfinite(measured["nll_sum"]) | (measured["tokens"] < 1)]
-    for rows in (bad, broken):
-        if len(rows):
-            row = rows.iloc[0]
-            values = f"score {row['score']} and NLL {row['nll_sum']}"
-            raise ArtifactError(f"{where}: {row['method']} on {row['example']} has {values}, which is out of range. Evaluate again.")
+    direction = configuration["direction"]
+    check_frame(frame, where, direction)
     return Records(frame, {direction: configuration}, {direction: provenance})
 
 
@@ -161,7 +118,7 @@ def _evaluated(results_root: Path | str, scale: str) -> list[dict[str, Any]]:
     """Configurations of the runs of a scale whose evaluation has ended; shortened runs do not count."""
     left_out = unfinished(results_root, scale)
     paths = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))
-    found = [read_json(path, AGAIN) for path in paths if path.parent not in left_out]
+    found = [read_configuration(path) for path in paths if path.parent not in left_out]
     return [one for one in found if not one.get("shortened")]
 
 

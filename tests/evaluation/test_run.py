@@ -14,7 +14,6 @@ from acct.errors import ArtifactError, ConfigError, InterfaceError, ModelError
 from acct.evaluation import run
 from acct.evaluation.run import EvaluationOptions, run_evaluation
 from acct.evaluation.scoring import ScoringRules, score_batch, stop_ids
-from acct.evaluation.store import RecordStore
 from acct.methods.prepared import Prepared
 from acct.methods.registry import DEFAULT, METHODS, get_method
 from acct.reporting.intervals import Bootstrap
@@ -165,15 +164,6 @@ def test_one_document_leaves_wrong_document_out(tmp_path: Path) -> None:
     report = run_evaluation("tiny", pair, interface_for(pair), only, tmp_path, OPTIONS, show_progress=False)
     assert "wrong_document" not in report.sheet.methods and not report.validity.valid
     assert any("Wrong document was not run" in line for line in report.lines())
-
-
-def test_damaged_part_names_the_line(tmp_path: Path) -> None:
-    store = RecordStore(tmp_path, {"direction": "a"})
-    store.append("boolq", [{"method": "acct", "example": "boolq/0"}])
-    part = tmp_path / "parts" / "boolq.jsonl"
-    part.write_text("not json\n" + part.read_text())
-    with pytest.raises(ArtifactError, match=r"boolq\.jsonl:1"):
-        RecordStore(tmp_path, {"direction": "a"})
 
 
 def test_stop_ids_join_the_model_and_the_tokenizer() -> None:

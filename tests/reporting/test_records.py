@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from acct.errors import ArtifactError
@@ -50,6 +51,8 @@ def test_missing_row_is_named(tmp_path: Path) -> None:
         ({"direction": "c_to_d"}, "direction is a_to_b, c_to_d"), ({"version": 2}, "version of search_qa is 1 and 2"),
         ({"metric": "accuracy"}, "metric of search_qa is accuracy and f1"), ({"score": 1.5}, "out of range"),
         ({"score": math.nan}, "out of range"), ({"example": "search_qa/00001"}, "more than once"),
+        ({"prompt_hash": "f" * 16}, "prompt_hash of search_qa/00000 is 0000000000000000 and ffffffffffffffff"),
+        ({"method": "bridge_olny"}, "unknown method 'bridge_olny'.*Did you mean 'bridge_only'"),
     ],
 )  # fmt: skip
 def test_mixed_or_broken_rows_are_refused(tmp_path: Path, change: dict, message: str) -> None:
@@ -134,6 +137,28 @@ def test_malformed_json(tmp_path: Path) -> None:
     folder = store(tmp_path)
     (folder / "configuration.json").write_text(json.dumps({})[:-1])
     with pytest.raises(ArtifactError, match="is not JSON"):
+        read_records(folder)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [({"direction": "a_to_b"}, "got 'a_to_b' and None"), ({"retention": 0.25}, "got None and 0.25"), ([], "hold an object, got list"),
+     ({"direction": "a_to_b", "retention": 4}, "got 'a_to_b' and 4")],
+)  # fmt: skip
+def test_a_configuration_without_what_tables_need_is_refused(tmp_path: Path, configuration: object, message: str) -> None:
+    folder = store(tmp_path)
+    (folder / "configuration.json").write_text(json.dumps(configuration))
+    for read in (lambda: read_records(folder), lambda: settings(tmp_path, "micro")):
+        with pytest.raises(ArtifactError, match=rf"configuration\.json must .*{message}.*Evaluate again"):
+            read()
+
+
+def test_a_column_of_another_type_is_refused_with_the_file(tmp_path: Path) -> None:
+    folder = store(tmp_path)
+    frame = pd.read_parquet(folder / "records.parquet")
+    frame["tokens"] = "many"
+    frame.to_parquet(folder / "records.parquet")
+    with pytest.raises(ArtifactError, match=r"records\.parquet: records hold a value of another type.*Evaluate again"):
         read_records(folder)
 
 
