@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from acct.data.source import HUB
 from acct.data.tasks.registry import TASKS
 from acct.reporting.names import METRICS, label
 from acct.reporting.names import TASKS as TASK_LABELS
@@ -25,7 +24,7 @@ def table(inputs: Inputs) -> Table:
     counts, config = examples(inputs), inputs.config
     rows = []
     for name, count in counts.items():
-        task, entry = TASKS[name], HUB[name]
+        task, entry = TASKS[name], config.data.hub[name]
         words = (
             entry.path, entry.config or "default", entry.evaluation, KINDS[task.kind], "yes" if task.contextual else "no",
             METRICS[task.metric], str(task.version), f"{count:,}",
@@ -45,6 +44,6 @@ def table(inputs: Inputs) -> Table:
             f"At scale={config.scale} the rows come from the invented world of the embedded models, in the data sets' field names: the hub "
             "is not read, and the figures say nothing about the real data sets."
         )
-    read = {"counts": counts, "hub": {name: str(HUB[name]) for name in counts}, "versions": {name: TASKS[name].version for name in counts}}
+    read = {"counts": counts, "hub": {name: str(config.data.hub[name]) for name in counts}, "versions": {name: TASKS[name].version for name in counts}}
     line = inputs.provenance(read, f"registries and configuration of scale={config.scale}")
     return Table("data_sets", f"Evaluation data (scale={config.scale}).", (Block("Tasks", COLUMNS, tuple(rows)),), (), tuple(notes), line)

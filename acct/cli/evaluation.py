@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from acct.config.root import Config
+from acct.data.manifest import ManifestFile
 from acct.data.source import load_examples
 from acct.evaluation.metrics import AnswerCleaning
 from acct.evaluation.report import EvaluationReport
@@ -58,6 +60,19 @@ def example_loader(config: Config) -> Loader:
     return lm_eval_loader(config)
 
 
+def manifest_file(config: Config) -> ManifestFile:
+    """The manifest that every direction of the scale holds to; lm-eval's tasks word their examples otherwise and have one of their own."""
+    evaluation, data = config.evaluation, config.data
+    suffix = "" if data.tasks_from == "package" else f"-{data.tasks_from}"
+    path = Path(evaluation.manifest or Path(config.paths.results) / config.scale / f"manifest{suffix}.json")
+    source, fields, settings = data_source(config), task_fields(config), {}
+    splits = {name: source.split(name, evaluation.split) for name in evaluation.tasks}
+    for name in evaluation.tasks:
+        origin = {f"data.hub.{name}.{key}": value for key, value in asdict(data.hub[name]).items()} if data.source == "hub" else {}
+        settings[name] = {"data.tasks_from": data.tasks_from, "data.source": data.source, **origin, **fields.get(name, {})}
+    return ManifestFile(path, evaluation.seed, splits, settings, evaluation.restart)
+
+
 def evaluate_direction(config: Config) -> EvaluationReport:
     """Score the run folder's interface, and the rows beside it, on every configured task.
 
@@ -73,7 +88,7 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     samples = load_samples(
         data_source(config), evaluation.tasks, pair.tokenizer, split=evaluation.split, count=evaluation.examples,
         counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),
-        fields=task_fields(config), loader=example_loader(config),
+        fields=task_fields(config), loader=example_loader(config), manifest=manifest_file(config),
     )  # fmt: skip
     return run_evaluation(
         config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,

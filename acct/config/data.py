@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from acct.config.compressors import CompressorsConfig
 from acct.config.fields import check_choice, check_range, silent
+from acct.data.hub import HubEntry, default_hub
+from acct.errors import UnknownName
 
 TASKS = (
     "search_qa", "trivia_qa", "boolq", "race", "wiki_hop", "pubmed_qa",
@@ -16,6 +18,12 @@ METHODS = (
 )  # fmt: skip
 
 
+def check_task(field_name: str, name: str) -> None:
+    """Refuse a name that no task has, and suggest the nearest one."""
+    if name not in TASKS:
+        raise UnknownName(f"task of {field_name}", name, TASKS)
+
+
 @dataclass
 class DataConfig:
     """Training examples.
@@ -23,6 +31,9 @@ class DataConfig:
     Attributes:
         dataset, split: the data set that supplies them. held_out_split: what is only measured while training.
         source: "folder" reads paths.data, "hub" the model hub's data sets (extra `data`).
+        hub: name, configuration, evaluation split and revision of each task's data set on the hub.
+        folders: sub-folder of paths.data of each task.
+        evaluation_split: what is scored of a task's folder; "hub" takes the split that is scored on the hub.
         tasks_from: "package" reads rows by the package's own tasks; "lm_eval" (extra `eval`) asks lm-eval's tasks for the five general
             sets, and the package's lm-eval YAML files for the six contextual ones.
         generated: rows of a generated training split (scale=micro, tiny), so that a stage's size does not change the manifest.
@@ -33,13 +44,19 @@ class DataConfig:
     split: str = "train"
     held_out_split: str = "validation"
     source: str = "folder"
+    hub: dict[str, HubEntry] = field(default_factory=default_hub)
+    folders: dict[str, str] = field(default_factory=lambda: {task: task for task in TASKS})
+    evaluation_split: str = "test"
     tasks_from: str = silent("package", "the text names no harness; lm_eval takes that one's prompts", "8")
     generated: int = 2048
     seed: int = silent(0, "draws the fixed manifest of examples", "8")
 
     def __post_init__(self) -> None:
+        check_task("data.dataset", self.dataset)
         check_choice("data.source", self.source, ("folder", "hub"))
         check_choice("data.tasks_from", self.tasks_from, ("package", "lm_eval"))
+        for name in (*self.hub, *self.folders):
+            check_task("data.hub or data.folders", name)
 
 
 @dataclass
@@ -74,7 +91,8 @@ class EvaluationConfig:
         tasks, methods: rows and columns of Table 1. examples: of every task; examples_by_task overrides single ones.
         max_new_tokens: longest generated answer. restart: throw away records of another configuration instead of refusing.
         figures: `acct tables` also draws charts (extra `report`). split: what is scored; "evaluation" is the
-            source's own choice (test in a folder).
+            source's own choice (data.evaluation_split in a folder).
+        manifest: file of the fixed sample's ids and content hashes, shared by all directions; null for one in the scale's results.
         compressors: settings of the same-model compressors, which methods must name.
         resamples, confidence: paired bootstrap over examples. check_tokens, check_tolerance: the interface check.
     """
@@ -94,6 +112,8 @@ class EvaluationConfig:
     wikitext_window_tokens: int = silent(256, "the test split of WikiText-2 gives 500 windows with room to spare", "8")
     wikitext_context_tokens: int = silent(192, "three quarters of a window are read, one quarter is scored", "8")
     wikitext_separate_articles: bool = silent(True, "no window mixes two articles", "8")
+    search_qa_titles: bool = silent(False, "snippets alone are what the hub's schema calls the text", "8")
+    manifest: str | None = None
     restart: bool = False
     figures: bool = False
     resamples: int = silent(10_000, "bootstrap resamples", "8")
@@ -105,6 +125,8 @@ class EvaluationConfig:
     control_margin: float = silent(0.1, "a control this close to the method, as a fraction of it, marks the run invalid", "8")
 
     def __post_init__(self) -> None:
+        for name in (*self.tasks, *self.examples_by_task):
+            check_task("evaluation.tasks or evaluation.examples_by_task", name)
         check_range("evaluation.examples", self.examples, 1, float("inf"))
         check_choice("evaluation.reduction", self.reduction, ("mean", "sum"))
         check_choice("evaluation.trivia_qa_passages", self.trivia_qa_passages, ("first", "search", "entity", "both"))

@@ -2,15 +2,20 @@
 
 The order of a task's sample sorts its ids by SHA-256 of (seed, task, id). It depends neither on the order of the rows nor on any
 library's random generator, and a smaller sample is a prefix of a larger one.
+
+`ManifestFile` is the manifest on the disk that all runs of a scale hold to: the first run that scores a task draws its sample, and every
+later one, of whatever direction or method, must find the same examples with the same content.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +52,7 @@ class TaskSample:
     Attributes:
         version: the task's. split: the source's name of it. available: examples it was drawn from.
         ids, hashes: of the sample, in its order; a hash covers the whole content of the example.
+        settings: what the examples were made with: data set and revision on the hub, fields of the task.
     """
 
     version: int
@@ -54,6 +60,7 @@ class TaskSample:
     available: int
     ids: tuple[str, ...]
     hashes: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.hashes) or len(set(self.ids)) != len(self.ids):
@@ -78,10 +85,13 @@ class Manifest:
     def payload(self) -> dict[str, Any]:
         return {"format": FORMAT, "seed": self.seed, "tasks": {name: asdict(sample) for name, sample in sorted(self.tasks.items())}}
 
-    def with_task(self, name: str, version: int, split: str, examples: Sequence[Example], count: int | None) -> Manifest:
+    def with_task(
+        self, name: str, version: int, split: str, examples: Sequence[Example], count: int | None, settings: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """The manifest with one task's sample drawn (again)."""
         drawn = draw(examples, count, self.seed)
-        sample = TaskSample(version, split, len(examples), tuple(e.id for e in drawn), tuple(e.content_hash() for e in drawn))
+        ids, hashes = tuple(e.id for e in drawn), tuple(e.content_hash() for e in drawn)
+        sample = TaskSample(version, split, len(examples), ids, hashes, dict(settings or {}))
         return Manifest(self.seed, {**self.tasks, name: sample})
 
     def select(self, name: str, version: int, examples: Sequence[Example], count: int | None = None) -> list[Example]:
@@ -114,9 +124,13 @@ class Manifest:
         """Write JSON, complete or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps({**self.payload(), "digest": self.digest()}, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(json.dumps({**self.payload(), "digest": self.digest()}, indent=1) + "\n", encoding="utf-8")
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise ArtifactError(f"cannot write {path}: {error.strerror or error}. What stood there before is kept.") from error
 
     @staticmethod
     def load(path: Path) -> Manifest:
@@ -131,7 +145,9 @@ class Manifest:
             raise ArtifactError(f"{path}: field 'format': expected {FORMAT}, got {stored.get('format')!r}. Draw the manifest again.")
         try:
             tasks = {
-                name: TaskSample(int(s["version"]), str(s["split"]), int(s["available"]), tuple(s["ids"]), tuple(s["hashes"]))
+                name: TaskSample(
+                    int(s["version"]), str(s["split"]), int(s["available"]), tuple(s["ids"]), tuple(s["hashes"]), dict(s["settings"])
+                )
                 for name, s in stored["tasks"].items()
             }
             manifest = Manifest(int(stored["seed"]), tasks)
@@ -140,6 +156,83 @@ class Manifest:
         if stored.get("digest") != manifest.digest():
             raise ArtifactError(f"{path}: field 'digest' does not fit the content: the file was altered. Draw the manifest again.")
         return manifest
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """A manifest file that samples are held to, and drawn into where it has none.
+
+    Attributes:
+        path: of the file; made with the first sample. seed: of the draw. splits: the source's name of each task's scored split.
+        settings: by task, what its examples are made with. redraw: replace a sample that does not fit instead of refusing.
+    """
+
+    path: Path
+    seed: int
+    splits: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    redraw: bool = False
+
+    def select(self, name: str, version: int, examples: Sequence[Example], count: int | None = None) -> list[Example]:
+        """The task's sample of the file, drawn and stored first where the file has none, or one that is too small.
+
+        Raises:
+            DataError: the seed, the version, the split, a setting, or the content of examples is not what the file was drawn from; it is
+                named. ArtifactError: the file is damaged or cannot be written.
+        """
+        with self._locked():
+            manifest = Manifest.load(self.path) if self.path.is_file() else Manifest(self.seed, {})
+            try:
+                return self._held(manifest, name, version, examples, count)
+            except DataError as error:
+                if not self.redraw:
+                    raise DataError(
+                        f"{error} The manifest is {self.path}; evaluation.restart=true draws this task again, evaluation.manifest=<file> "
+                        "keeps another one."
+                    ) from error
+            kept = manifest.tasks if manifest.seed == self.seed else {}
+            return self._drawn(Manifest(self.seed, {task: s for task, s in kept.items() if task != name}), name, version, examples, count)
+
+    def _held(self, manifest: Manifest, name: str, version: int, examples: Sequence[Example], count: int | None) -> list[Example]:
+        stored = manifest.tasks.get(name)
+        if manifest.seed != self.seed:
+            raise DataError(f"{name}: the manifest was drawn with evaluation.seed {manifest.seed}, now it is {self.seed}.")
+        if stored is None:
+            return self._drawn(manifest, name, version, examples, count)
+        now = {"split": self.splits.get(name, ""), **self.settings.get(name, {})}
+        before = {"split": stored.split, **stored.settings}
+        for key in sorted({*now, *before}):
+            if now.get(key) != before.get(key):
+                raise DataError(f"{name}: the manifest was drawn with {key} {before.get(key)!r}, now it is {now.get(key)!r}.")
+        wanted = len(examples) if count is None else count
+        if wanted <= len(stored.ids):
+            return manifest.select(name, version, examples, wanted)
+        held = manifest.select(name, version, examples)
+        larger = draw(examples, count, self.seed)
+        if larger[: len(held)] != held:
+            raise DataError(
+                f"{name}: {len(held)} examples were drawn from {stored.available}, and {wanted} drawn from {len(examples)} do not begin "
+                "with them: the data set has grown."
+            )
+        return self._drawn(manifest, name, version, examples, count)
+
+    def _drawn(self, manifest: Manifest, name: str, version: int, examples: Sequence[Example], count: int | None) -> list[Example]:
+        updated = manifest.with_task(name, version, self.splits.get(name, ""), examples, count, self.settings.get(name))
+        updated.save(self.path)
+        return updated.select(name, version, examples)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time reads and extends the file: directions are evaluated side by side."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = lock.open("w")
+        except OSError as error:
+            raise ArtifactError(f"cannot write {lock}: {error.strerror or error}. Set evaluation.manifest to a writable place.") from error
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
 
 
 def _canonical(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Where rows come from: a folder in the hub's field names, or the hub itself (spec 8).
 
-Folder:  <root>/<task>/<split>.jsonl, <split>.parquet, <split>-*.parquet, or a folder <split>/ of Arrow files (`save_to_disk`).
-JSON lines are read by the standard library; Parquet and Arrow by pyarrow; only the hub needs the extra `data`.
+Folder:  <root>/<task>/<split>.jsonl, <split>.json (one array, or JSON lines), <split>.parquet, <split>-*.parquet, or a folder <split>/ of
+Arrow files (`save_to_disk`). JSON is read by the standard library; Parquet and Arrow by pyarrow; only the hub needs the extra `data`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from acct.data.examples import Example
+from acct.data.hub import HubEntry, default_hub, fetch_help, script_help
 from acct.data.tasks.base import Task
 from acct.errors import DataError, UnknownName
 
 EVALUATION = "evaluation"  # the split that a data set is scored on, whatever its name there
+NO_SCRIPTS = "scripts are no longer supported"  # what `datasets` from 4 on says of a data set that is Python code
+SUFFIXES = (".jsonl", ".json", ".parquet")
 Row = dict[str, Any]
 
 
@@ -67,7 +70,7 @@ class FolderSource(DataSource):
             left = None if limit is None else limit - len(rows)
             if left == 0:
                 break
-            read = {".jsonl": read_jsonl, ".parquet": read_parquet}.get(path.suffix, read_arrow)
+            read = {".jsonl": read_jsonl, ".json": read_json, ".parquet": read_parquet}.get(path.suffix, read_arrow)
             rows += read(path, left)
         if not rows and limit != 0:
             raise DataError(f"{self.where(task, split)}: expected rows of {task}, the file is empty. Write the data set again.")
@@ -77,41 +80,21 @@ class FolderSource(DataSource):
         """The files of a split, in order."""
         split = self.split(task, split)
         folder = Path(self.root) / self.folders.get(task, task)
-        for name in (f"{split}.jsonl", f"{split}.parquet"):
-            if (folder / name).is_file():
-                return [folder / name]
-        shards = sorted(folder.glob(f"{split}-*.parquet")) or sorted((folder / split).glob("*.arrow"))
-        if shards:
-            return shards
+        whole = [folder / f"{split}{suffix}" for suffix in SUFFIXES if (folder / f"{split}{suffix}").is_file()]
+        shards = sorted(folder.glob(f"{split}-*.parquet"))
+        forms = [files for files in (*([path] for path in whole), shards, sorted((folder / split).glob("*.arrow"))) if files]
+        if len(forms) > 1:
+            names = ", ".join(str(files[0].relative_to(folder)) for files in forms)
+            raise DataError(f"{folder}: the split {split} must be there in one form, found {names}. Remove all but one.")
+        if forms:
+            return forms[0]
         found = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "no such folder"
+        fetch = fetch_help(task, str(folder), split)
         raise DataError(
-            f"{folder}: expected {split}.jsonl, {split}.parquet or a folder {split}/ of Arrow files, found: {found or 'nothing'}. "
-            f"Write the data set there, or set paths.data or the split."
+            f"{folder}: expected {split}.jsonl, .json, .parquet or a folder {split}/ of Arrow files, found: {found or 'nothing'}. "
+            f"Write the data set there, or set paths.data, data.folders, or the split (data.evaluation_split=hub takes the hub's)."
+            + (f" The real data set: {fetch}." if fetch else "")
         )
-
-
-@dataclass(frozen=True)
-class HubEntry:
-    """Where a task lives on the hub, and the split that has labels and is not for training."""
-
-    path: str
-    config: str | None
-    evaluation: str
-
-
-HUB: dict[str, HubEntry] = {
-    "search_qa": HubEntry("search_qa", "train_test_val", "test"),  # a script data set: newer `datasets` need a converted copy in a folder
-    "trivia_qa": HubEntry("mandarjoshi/trivia_qa", "rc", "validation"),
-    "boolq": HubEntry("google/boolq", None, "validation"),
-    "race": HubEntry("ehovy/race", "all", "test"),
-    "wiki_hop": HubEntry("QAngaroo/wiki_hop", "original", "validation"),
-    "pubmed_qa": HubEntry("qiaojin/PubMedQA", "pqa_labeled", "train"),
-    "hellaswag": HubEntry("Rowan/hellaswag", None, "validation"),
-    "winogrande": HubEntry("allenai/winogrande", "winogrande_xl", "validation"),
-    "mmlu": HubEntry("cais/mmlu", "all", "test"),
-    "piqa": HubEntry("ybisk/piqa", "plain_text", "validation"),
-    "wikitext": HubEntry("Salesforce/wikitext", "wikitext-2-raw-v1", "test"),
-}
 
 
 @dataclass(frozen=True)
@@ -119,11 +102,11 @@ class HubSource(DataSource):
     """Data sets of the hub through the package `datasets` (extra `data`); cached by it.
 
     Attributes:
-        entries: hub name and config of each task; `revision`: a commit of the data set by task, None for its newest.
+        entries: hub name, config, evaluation split and revision of each task. folder: the data folder that messages name.
     """
 
-    entries: dict[str, HubEntry] = field(default_factory=lambda: dict(HUB))
-    revisions: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, HubEntry] = field(default_factory=default_hub)
+    folder: Path = Path("data")
 
     def entry(self, task: str) -> HubEntry:
         if task not in self.entries:
@@ -135,7 +118,8 @@ class HubSource(DataSource):
 
     def where(self, task: str, split: str) -> str:
         entry = self.entry(task)
-        return f"{entry.path} ({entry.config or 'default'}, {self.split(task, split)}) on the hub"
+        revision = f", revision {entry.revision}" if entry.revision else ""
+        return f"{entry.path} ({entry.config or 'default'}, {self.split(task, split)}{revision}) on the hub"
 
     def rows(self, task: str, split: str, limit: int | None = None) -> list[Row]:
         entry, name = self.entry(task), self.where(task, split)
@@ -144,14 +128,19 @@ class HubSource(DataSource):
         except ImportError as error:
             raise DataError(f"{name} needs the package `datasets`: pip install 'acct[data]', or set paths.data to a folder.") from error
         try:
-            loaded = datasets.load_dataset(entry.path, entry.config, split=self.split(task, split), revision=self.revisions.get(task))
+            loaded = datasets.load_dataset(entry.path, entry.config, split=self.split(task, split), revision=entry.revision)
             return list(loaded if limit is None else loaded.take(limit))
         except Exception as error:  # network, cache, split, script data sets: the library raises many kinds
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise DataError(
-                f"{name} cannot be loaded: {reason}. Check the network (or HF_HUB_OFFLINE and the cache), or put the rows under "
-                f"<paths.data>/{task}/{self.split(task, split)}.jsonl."
-            ) from error
+            folder = self.folder / task
+            if NO_SCRIPTS in reason:
+                advice = script_help(task, str(folder), self.split(task, split))
+            else:
+                advice = (
+                    "Check the name, the split and the network (or HF_HUB_OFFLINE and the cache), or put the rows under "
+                    f"{folder / self.split(task, split)}.jsonl and set data.source=folder."
+                )
+            raise DataError(f"{name} cannot be loaded: {reason.rstrip('.')}. {advice}") from error
 
 
 def load_examples(source: DataSource, task: Task, split: str, tokenizer: Any = None, limit: int | None = None) -> list[Example]:
@@ -199,6 +188,24 @@ def read_jsonl(path: Path, limit: int | None = None) -> list[Row]:
             raise DataError(f"{path}:{number}: expected a JSON object of named fields, got {_short(line)}. Mend the line.")
         rows.append(row)
     return rows
+
+
+def read_json(path: Path, limit: int | None = None) -> list[Row]:
+    """One JSON array of objects, or JSON lines."""
+    for _, line in _lines(path):
+        if line.strip():
+            if not line.lstrip().startswith("["):
+                return read_jsonl(path, limit)
+            break
+    text = "".join(line for _, line in _lines(path))
+    try:
+        rows = json.loads(text, parse_constant=_no_constant) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: expected one JSON array of objects, but it cannot be read: {error}. Mend the file.") from error
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: row {index}: expected a JSON object of named fields, got {_short(repr(row))}. Mend the file.")
+    return rows[:limit]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

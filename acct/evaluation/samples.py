@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.manifest import Manifest, draw
+from acct.data.manifest import Manifest, ManifestFile, draw
 from acct.data.prompts import EncodedExample, PromptOptions, PromptStyle, encode
 from acct.data.source import EVALUATION, DataSource, load_examples
 from acct.data.tasks.base import Task
@@ -69,7 +69,7 @@ def sample_examples(
     count: int | None = None,
     counts: Mapping[str, int] | None = None,
     seed: int = 0,
-    manifest: Manifest | None = None,
+    manifest: Manifest | ManifestFile | None = None,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
     loader: Loader = load_examples,
 ) -> tuple[Task, list[Example]]:
@@ -89,7 +89,7 @@ def load_samples(
     count: int | None = None,
     counts: Mapping[str, int] | None = None,
     seed: int = 0,
-    manifest: Manifest | None = None,
+    manifest: Manifest | ManifestFile | None = None,
     style: PromptStyle | None = None,
     options: PromptOptions | None = None,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
@@ -99,7 +99,7 @@ def load_samples(
 
     Args:
         count: examples of every task, never more than the task's own number (PubMedQA and WikiText: 500); None takes that number.
-        counts: exceptions by task. seed: of the draw. manifest: the ids and hashes to hold to; None draws them.
+        counts: exceptions by task. seed: of the draw. manifest: the ids and hashes to hold to, a file also stores new ones; None draws.
         style, options: of the prompts. fields: of tasks that have some (windows of wikitext).
         loader: gives every example of a split; `acct.lm_harness.examples` has one that takes lm-eval's tasks.
     Raises:

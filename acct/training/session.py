@@ -50,13 +50,18 @@ def style_of(config: Config, tokenizer: Any) -> str:
 
 def data_source(config: Config) -> DataSource:
     """Where rows come from: the folder paths.data, or the hub."""
-    return HubSource() if config.data.source == "hub" else FolderSource(Path(config.paths.data))
+    data, root = config.data, Path(config.paths.data)
+    if data.source == "hub":
+        return HubSource(data.hub, root)
+    own = {task: entry.evaluation for task, entry in data.hub.items()} if data.evaluation_split == "hub" else {}
+    return FolderSource(root, data.folders, data.evaluation_split, own)
 
 
 def task_fields(config: Config) -> dict[str, dict[str, Any]]:
     """The configured fields of the tasks that have some."""
     evaluation = config.evaluation
     return {
+        "search_qa": {"titles": evaluation.search_qa_titles},
         "trivia_qa": {"passages": evaluation.trivia_qa_passages},
         "wikitext": {
             "window_tokens": evaluation.wikitext_window_tokens, "context_tokens": evaluation.wikitext_context_tokens,
@@ -138,7 +143,8 @@ class Session:
 
     def _examples(self, split: str, count: int) -> Examples:
         data, tokenizer = self.config.data, self.pair.tokenizer
-        task, style, options = get_task(data.dataset), style_of(self.config, tokenizer), prompt_options(self.config)
+        fields = task_fields(self.config).get(data.dataset, {})
+        task, style, options = get_task(data.dataset, **fields), style_of(self.config, tokenizer), prompt_options(self.config)
         if self.parallel.main:
             ensure_data(self.config, [data.dataset], [split])
         self.parallel.barrier()

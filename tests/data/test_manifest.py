@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from acct.data.manifest import Manifest, draw
+from acct.cli.evaluation import manifest_file
+from acct.config.root import compose
+from acct.data.examples import Example
+from acct.data.manifest import Manifest, ManifestFile, draw
 from acct.data.tasks.registry import get_task
 from acct.errors import ArtifactError, DataError
+from acct.evaluation.samples import sample_examples
+from acct.training.session import data_source, task_fields
 
 BOOLQ = get_task("boolq")
 EXAMPLES = [BOOLQ.from_row({"question": f"is {i} odd", "answer": bool(i % 2), "passage": f"The number {i}."}, i) for i in range(50)]
@@ -100,3 +106,101 @@ def test_an_altered_or_foreign_file_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(ArtifactError, match=r"(is not JSON|must hold an object).*Draw the manifest again"):
             Manifest.load(path)
+
+
+SETTINGS = {"boolq": {"data.hub.boolq.path": "google/boolq", "data.hub.boolq.revision": "abc"}}
+
+
+def on_disk(tmp_path, **changes):
+    return ManifestFile(
+        **{"path": tmp_path / "m" / "manifest.json", "seed": 0, "splits": {"boolq": "test"}, "settings": SETTINGS, **changes}
+    )
+
+
+def test_the_first_run_draws_and_every_later_one_holds_to_the_file(tmp_path):
+    file = on_disk(tmp_path)
+    first = file.select("boolq", 1, EXAMPLES, 20)
+    assert first == draw(EXAMPLES, 20, 0)
+    stored = Manifest.load(file.path)
+    assert stored.tasks["boolq"].ids == tuple(e.id for e in first) and stored.tasks["boolq"].settings == SETTINGS["boolq"]
+    assert stored.tasks["boolq"].hashes == tuple(e.content_hash() for e in first) and stored.tasks["boolq"].split == "test"
+    written = file.path.read_bytes()
+    assert file.select("boolq", 1, EXAMPLES[::-1], 7) == first[:7] and file.path.read_bytes() == written
+    more = [*EXAMPLES, *(replace(e, id=e.id + "x") for e in EXAMPLES)]  # new rows upstream do not enter a sample that was drawn
+    assert file.select("boolq", 1, more, 20) == first and file.path.read_bytes() == written
+    with pytest.raises(
+        DataError, match="20 examples were drawn from 50, and 30 drawn from 100 do not begin with them: the data set has grown"
+    ):
+        file.select("boolq", 1, more, 30)
+    larger = file.select("boolq", 1, EXAMPLES, 30)
+    assert larger[:20] == first and len(Manifest.load(file.path).tasks["boolq"].ids) == 30
+    piqa = [replace(e, id=e.id.replace("boolq", "piqa"), task="piqa") for e in EXAMPLES]
+    assert file.select("piqa", 2, piqa, 5) == draw(piqa, 5, 0)
+    assert sorted(Manifest.load(file.path).tasks) == ["boolq", "piqa"] and Manifest.load(file.path).examples == 35
+
+
+def test_what_differs_from_the_file_is_named_and_redrawn_only_on_demand(tmp_path):
+    first = on_disk(tmp_path).select("boolq", 1, EXAMPLES, 20)
+    other = {"boolq": {**SETTINGS["boolq"], "data.hub.boolq.revision": "def"}}
+    changed = [replace(e, context="Another text.") if e == first[2] else e for e in EXAMPLES]
+    cases = [
+        ({"settings": other}, EXAMPLES, 1, r"data\.hub\.boolq\.revision 'abc', now it is 'def'"),
+        ({"splits": {"boolq": "dev"}}, EXAMPLES, 1, "split 'test', now it is 'dev'"),
+        ({"seed": 1}, EXAMPLES, 1, r"evaluation\.seed 0, now it is 1"),
+        ({}, EXAMPLES, 2, "task version 1, the code has 2"),
+        ({}, changed, 1, rf"1 changed \({first[2].id}\)"),
+        ({}, [e for e in EXAMPLES if e != first[4]], 1, rf"1 gone \({first[4].id}\)"),
+    ]
+    before = on_disk(tmp_path).path.read_bytes()
+    for change, examples, version, said in cases:
+        with pytest.raises(DataError, match=said) as caught:
+            on_disk(tmp_path, **change).select("boolq", version, examples, 20)
+        assert "evaluation.restart=true" in str(caught.value) and str(on_disk(tmp_path).path) in str(caught.value)
+        assert on_disk(tmp_path).path.read_bytes() == before
+    assert on_disk(tmp_path, redraw=True).select("boolq", 1, EXAMPLES, 20) == first
+    assert on_disk(tmp_path, redraw=True).path.read_bytes() == before  # what fits is not drawn again
+    redrawn = on_disk(tmp_path, redraw=True).select("boolq", 1, changed, 20)
+    assert [e.id for e in redrawn] == [e.id for e in first] and on_disk(tmp_path).select("boolq", 1, changed, 20) == redrawn
+
+
+def test_a_damaged_manifest_file_is_refused_even_when_it_may_be_redrawn(tmp_path):
+    file = on_disk(tmp_path, redraw=True)
+    file.select("boolq", 1, EXAMPLES, 3)
+    file.path.write_text("{")
+    with pytest.raises(ArtifactError, match=r"manifest\.json is not JSON"):
+        file.select("boolq", 1, EXAMPLES, 3)
+
+
+def test_directions_that_are_evaluated_side_by_side_lose_no_sample(tmp_path):
+    names = [f"task{i}" for i in range(8)]
+    made = {name: [replace(e, id=f"{name}/{i}", task=name) for i, e in enumerate(EXAMPLES)] for name in names}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: on_disk(tmp_path).select(name, 1, made[name], 10), names))
+    assert sorted(Manifest.load(on_disk(tmp_path).path).tasks) == names
+
+
+def test_the_papers_manifest_has_ten_thousand_examples(tmp_path):
+    config = compose(["scale=paper", "direction=qwen3_4b_to_8b", f"paths.results={tmp_path}", f"paths.data={tmp_path}/data"])
+
+    def many(source, task, split):
+        word = "yes no"
+        return [Example(f"{task.name}/{i:05d}", task.name, "generate", f"{i}", word, (word,), (), None, None, True) for i in range(1200)]
+
+    evaluation, counts = config.evaluation, {}
+    for name in evaluation.tasks:
+        _, chosen = sample_examples(
+            data_source(config), name, count=evaluation.examples, counts=evaluation.examples_by_task, seed=evaluation.seed,
+            manifest=manifest_file(config), fields=task_fields(config), loader=many,
+        )  # fmt: skip
+        counts[name] = len(chosen)
+    assert sum(counts.values()) == 10_000 and {counts[name] for name in ("pubmed_qa", "wikitext")} == {500}
+    stored = Manifest.load(tmp_path / "paper" / "manifest.json")
+    assert stored.examples == 10_000 and {name: len(sample.ids) for name, sample in stored.tasks.items()} == counts
+    assert all(len(sample.hashes) == len(sample.ids) and sample.split == "test" for sample in stored.tasks.values())
+    hub = compose(["scale=paper", "direction=qwen3_4b_to_8b", f"paths.results={tmp_path}", "data.source=hub", "data.hub.race.revision=abc"])
+    kept = manifest_file(hub)
+    assert kept.splits["pubmed_qa"] == "train" and kept.settings["race"]["data.hub.race.revision"] == "abc"
+    with pytest.raises(DataError, match=r"race: .*data\.hub\.race\.config None, now it is 'all'"):
+        sample_examples(data_source(hub), "race", count=5, manifest=kept, loader=many)
+    lm_eval = manifest_file(compose([f"paths.results={tmp_path}", "data.tasks_from=lm_eval"]))
+    assert lm_eval.path == tmp_path / "micro" / "manifest-lm_eval.json"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from acct.data.source import EVALUATION, HUB, FolderSource, HubSource, load_examples, read_jsonl
+from acct.config.root import compose
+from acct.data.hub import HUB, SCRIPTS, HubEntry
+from acct.data.source import EVALUATION, FolderSource, HubSource, load_examples, read_jsonl
 from acct.data.tasks.registry import TASKS, get_task
 from acct.errors import DataError, UnknownName
+from acct.training.session import data_source
 
 from .hub_rows import ROWS
 
@@ -146,7 +151,83 @@ def test_the_hub_without_a_network_and_with_one(monkeypatch):
         return ROWS["mmlu"]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    with pytest.raises(DataError, match=r"google/boolq \(default, validation\) on the hub cannot be loaded: no route. Check the network"):
-        HubSource().rows("boolq", EVALUATION)
-    assert HubSource(revisions={"mmlu": "abc"}).rows("mmlu", EVALUATION) == ROWS["mmlu"]
+    source = HubSource({**HUB, "mmlu": HubEntry("cais/mmlu", "all", "test", "abc")}, Path("rows"))
+    with pytest.raises(DataError, match=r"google/boolq \(default, validation\) on the hub cannot be loaded: no route\. Check the name"):
+        source.rows("boolq", EVALUATION)
+    with pytest.raises(DataError, match=r"under rows/boolq/validation\.jsonl and set data\.source=folder"):
+        source.rows("boolq", EVALUATION)
+    assert source.rows("mmlu", EVALUATION) == ROWS["mmlu"]
     assert calls[-1] == ("cais/mmlu", "all", "test", "abc")
+    assert source.where("mmlu", EVALUATION) == "cais/mmlu (all, test, revision abc) on the hub"
+
+
+def test_the_real_package_loads_a_data_set_through_an_entry(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets", reason="needs the extra `data`")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "piqa").mkdir()
+    datasets.Dataset.from_list(ROWS["piqa"]).to_parquet(tmp_path / "piqa" / "validation.parquet")
+    source = HubSource({"piqa": HubEntry(str(tmp_path / "piqa"), None, "validation")})
+    assert source.rows("piqa", EVALUATION) == ROWS["piqa"] and source.rows("piqa", EVALUATION, 1) == ROWS["piqa"][:1]
+    with pytest.raises(DataError, match=r"Unknown split \"dev\""):
+        source.rows("piqa", "dev")
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "boolq"])
+def test_a_script_data_set_says_which_file_goes_where(name, tmp_path):
+    pytest.importorskip("datasets", reason="needs the extra `data`")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "set.py").write_text("raise SystemExit\n")
+    source = HubSource({name: HubEntry(str(tmp_path / "set"), None, "test")}, tmp_path / "rows")
+    with pytest.raises(DataError) as caught:
+        source.rows(name, EVALUATION)
+    said = str(caught.value)
+    assert "scripts are no longer supported, but found set.py" in said and f"put it into {tmp_path}/rows/{name} as test." in said
+    if name in SCRIPTS:
+        assert f"data.hub.{name}.path={HUB[name].path}" in said and SCRIPTS[name].fetch in said
+        assert SCRIPTS[name].path != HUB[name].path
+        with pytest.raises(DataError, match=f"The real data set: fetch {re.escape(SCRIPTS[name].fetch)}, and put it into"):
+            FolderSource(tmp_path).rows(name, "test")
+    else:
+        assert "Name a converted copy by data.hub.boolq.path" in said
+
+
+def test_the_configuration_chooses_source_folder_split_and_copy(tmp_path):
+    write(tmp_path, "wikitext/raw", "test", ROWS["wikitext"])
+    write(tmp_path, "boolq", "validation", ROWS["boolq"])
+    folder = ["scale=paper", "direction=qwen3_4b_to_8b", f"paths.data={tmp_path}"]
+    source = data_source(compose([*folder, "data.evaluation_split=hub", "data.folders.wikitext=wikitext/raw"]))
+    assert source.rows("wikitext", EVALUATION) == ROWS["wikitext"] and source.rows("boolq", EVALUATION) == ROWS["boolq"]
+    with pytest.raises(DataError, match=r"expected test\.jsonl.*found: validation\.jsonl"):
+        data_source(compose(folder)).rows("boolq", EVALUATION)
+    hub = data_source(compose([*folder, "data.source=hub", "data.hub.piqa.path=me/piqa", "data.hub.piqa.revision=abc"]))
+    assert hub.where("piqa", EVALUATION) == "me/piqa (default, validation, revision abc) on the hub"
+    for override in ("data.dataset=bolq", "evaluation.tasks=[bolq]", "+data.folders.bolq=x", "+evaluation.examples_by_task.bolq=3"):
+        with pytest.raises(UnknownName, match="Did you mean 'boolq'"):
+            compose([override])
+
+
+def test_one_json_array_or_json_lines_under_the_name_json(tmp_path):
+    path = tmp_path / "boolq" / "test.json"
+    path.parent.mkdir()
+    source = FolderSource(tmp_path)
+    for text in (
+        json.dumps(ROWS["boolq"], indent=1),
+        "\n".join(json.dumps(row) for row in ROWS["boolq"]),
+        "\n" + json.dumps(ROWS["boolq"]),
+    ):
+        path.write_text(text)
+        assert source.rows("boolq", "test") == ROWS["boolq"] and source.rows("boolq", "test", 1) == ROWS["boolq"][:1]
+    for text, why in (("[1]", "row 0: expected a JSON object"), ('[{"a": 1', "expected one JSON array"), ("[]", "the file is empty")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=why):
+            source.rows("boolq", "test")
+    path.write_text("")
+    with pytest.raises(DataError, match="the file is empty"):
+        source.rows("boolq", "test")
+
+
+def test_a_split_in_two_forms_is_refused_instead_of_guessed(tmp_path):
+    write(tmp_path, "boolq", "test", ROWS["boolq"])
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS["boolq"]), tmp_path / "boolq" / "test.parquet")
+    with pytest.raises(DataError, match=r"in one form, found test\.jsonl, test\.parquet"):
+        FolderSource(tmp_path).rows("boolq", "test")

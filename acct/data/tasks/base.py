@@ -110,12 +110,12 @@ class Row:
             raise self.error(path, "text" if empty else "text that is not empty", value)
         return value
 
-    def texts(self, path: str, length: int | None = None, nulls: bool = False) -> list[str]:
-        """A list of strings, of the given length when one is given; with `nulls`, null entries are left out."""
+    def texts(self, path: str, length: int | None = None, nulls: bool = False, fill: str | None = None) -> list[str]:
+        """A list of strings, of the given length when one is given; null entries are left out with `nulls`, or replaced by `fill`."""
         expected = "a list of texts" if length is None else f"a list of {length} texts"
         value = self._present(path, expected)
-        if nulls and isinstance(value, Sequence) and not isinstance(value, str):
-            value = [item for item in value if item is not None]
+        if (nulls or fill is not None) and isinstance(value, Sequence) and not isinstance(value, str):
+            value = [fill if item is None else item for item in value if item is not None or fill is not None]
         if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not all(isinstance(item, str) for item in value):
             raise self.error(path, expected, value)
         if length is not None and len(value) != length:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import Task, as_question, joined
+from acct.data.tasks import mrqa
+from acct.data.tasks.base import Row, Task, as_question, joined
+
+SUBSET = "SearchQA"
 
 
+@dataclass(frozen=True)
 class SearchQA(Task):
-    """Hub rows: question, answer, search_results{snippets[], ...}. Context: the snippets, one a line."""
+    """Hub rows: question, answer, search_results{snippets[], titles[], ...}; or rows of the MRQA form (`acct.data.tasks.mrqa`).
+
+    The context is the snippets, one a line. Rows of the two forms are not the same examples: MRQA keeps the questions whose answer stands
+    in the snippets, shortens the snippets, and has no test split.
+
+    Attributes:
+        titles: each page's title on a line of its own before its snippets. [ours]
+    """
+
+    titles: bool = field(default=False, metadata={"paper": "silent: snippets alone are what the hub's schema calls the text"})
 
     name = "search_qa"
     metric = "f1"
@@ -18,20 +32,34 @@ class SearchQA(Task):
     contextual = True
     default_examples = 1000
 
+    def examples(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[Example]:
+        """Every example of a split, in order; a row of the MRQA form may hold several, or belong to another subset."""
+        return [self.from_row(row, index) for index, row in mrqa.flattened(rows, SUBSET)]
+
     def from_row(self, row: Mapping[str, Any], index: int) -> Example:
         fields = self.row(row, index)
-        context = joined(fields.texts("search_results.snippets", nulls=True))  # a page without a snippet is null on the hub
+        marked = mrqa.is_mrqa(row)
+        path = "context" if marked else "search_results.snippets"
+        context = mrqa.passages(fields.text(path), self.titles) if marked else self._snippets(fields)
         if not context:
-            raise fields.error("search_results.snippets", "at least one snippet", fields.optional("search_results.snippets"))
+            raise fields.error(path, "at least one snippet", fields.optional(path))
         return Example(
-            id=fields.id,
+            id=mrqa.own_id(fields) if marked else fields.id,
             task=self.name,
             kind="generate",
             context=context,
             query=as_question(fields.text("question")),
-            answers=(fields.text("answer").strip(),),
+            answers=mrqa.accepted(fields) if marked else (fields.text("answer").strip(),),
             candidates=(),
             gold=None,
             scored_suffix=None,
             contextual=True,
         )
+
+    def _snippets(self, fields: Row) -> str:
+        if not self.titles:
+            return joined(fields.texts("search_results.snippets", nulls=True))  # a page without a snippet is null on the hub
+        snippets, titles = (fields.texts(f"search_results.{name}", fill="") for name in ("snippets", "titles"))
+        if len(titles) != len(snippets):
+            raise fields.error("search_results.titles", f"one title for each of {len(snippets)} snippets", titles)
+        return joined([part for pair in zip(titles, snippets) for part in pair])
