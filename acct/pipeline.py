@@ -96,7 +96,7 @@ def choose(interface: Interface, geometry: PairGeometry, states: SourceStates, o
 
 def compile_states(interface: Interface, states: SourceStates, selection: Selection, target: ModelAdapter) -> SparseKV:
     """Target keys before RoPE and values at the selection, on the target's device (spec 4); `rotate_kv` comes next."""
-    return placed(interface.compiler(states, selection), target)
+    return placed(interface.compiler(states, selection, dtype=target.dtype), target)
 
 
 def placed(kv: SparseKV, target: ModelAdapter) -> SparseKV:

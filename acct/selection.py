@@ -123,6 +123,13 @@ def unit_index(selection: Selection) -> Tensor:
     return rows // (selection.heads * selection.batch) * selection.heads + rows % selection.heads
 
 
+def slots_by_unit(selection: Selection) -> Tensor:
+    """Slots in the order of their units, examples in order within a unit: int64 [slot]; the identity for one example."""
+    counts = row_counts(selection)
+    by_unit = [part.transpose(1, 2) for part in (_starts(counts), counts)]  # [layer, head, batch]
+    return _ranges(*by_unit)
+
+
 def layer_slice(selection: Selection, layer: int) -> slice:
     """The slots of one target layer, contiguous in the packing."""
     per_layer = row_counts(selection).sum(dim=(1, 2))
@@ -186,16 +193,50 @@ def gather_native(selection: Selection, native: NativeStates) -> tuple[Tensor, T
 
 def gather_source(selection: Selection, states: SourceStates, geometry: PairGeometry) -> tuple[Tensor, Tensor]:
     """Source pre-RoPE keys and values of head pi_H in layer pi_L at every slot: two [slot, source dim] (spec 4)."""
+    rows = source_rows(selection, states, geometry)
+    return flat_rows(states.keys_pre).index_select(0, rows), flat_rows(states.values).index_select(0, rows)
+
+
+def source_rows(selection: Selection, states: SourceStates, geometry: PairGeometry) -> Tensor:
+    """Row of `flat_rows(states.keys_pre)`, and of the values', that each slot reads (head pi_H of layer pi_L): int64 [slot].
+
+    Raises:
+        SelectionError: states of another batch or pair, or keys and values that lie in memory in two ways.
+    """
     if states.batch != selection.batch or geometry.units != selection.units:
         raise SelectionError(
             f"source states of {states.batch} examples and a pair of {geometry.units} units do not fit a selection of {selection.batch} "
             f"examples and {selection.units} units."
         )
-    unit = unit_index(selection)
-    layer = torch.tensor(geometry.source_layers(), device=unit.device)[unit]
-    head = torch.tensor(geometry.source_heads(), device=unit.device)[unit]
-    where = (batch_index(selection), layer, head, selection.positions)
-    return states.keys_pre[where], states.values[where]
+    strides = _row_strides(states.keys_pre)
+    if strides != _row_strides(states.values):
+        raise SelectionError("source keys and values must lie in memory alike; make both contiguous.")
+    layer, head = (torch.tensor(index, device=selection.counts.device) for index in (geometry.source_layers(), geometry.source_heads()))
+    by_unit = (layer * strides[1] + head * strides[2]).view(selection.layers, 1, selection.heads)
+    example = torch.arange(selection.batch, device=layer.device).view(1, -1, 1) * strides[0]
+    first = (by_unit + example).reshape(-1)  # [layer * batch * head], of each row of the packed order
+    return torch.repeat_interleave(first, row_counts(selection).reshape(-1)) + selection.positions * strides[3]
+
+
+def flat_rows(states: Tensor) -> Tensor:
+    """states [batch, layer, head, context, dim] as vectors [row, dim], a view wherever whole vectors lie one after the other."""
+    dim = states.shape[-1]
+    if not _rows_lie_whole(states):
+        return states.reshape(-1, dim)
+    last = sum((size - 1) * stride for size, stride in zip(states.shape[:-1], states.stride()[:-1])) // dim
+    return states.as_strided((last + 1 if states.numel() else 0, dim), (dim, 1))
+
+
+def _rows_lie_whole(states: Tensor) -> bool:
+    return states.stride(-1) == 1 and all(stride % states.shape[-1] == 0 for stride in states.stride()[:-1])
+
+
+def _row_strides(states: Tensor) -> tuple[int, ...]:
+    """Strides of `flat_rows` in rows, for batch, layer, head and context."""
+    if _rows_lie_whole(states):
+        return tuple(stride // states.shape[-1] for stride in states.stride()[:-1])
+    _, layers, heads, context, _ = states.shape
+    return (layers * heads * context, heads * context, context, 1)
 
 
 def slots_of_rows(selection: Selection, index: Tensor | Sequence[int]) -> Tensor:

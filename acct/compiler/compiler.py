@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from acct.compiler.bridge import Bridge
+from acct.compiler.fused import compile_slots
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
 from acct.errors import InputError, InterfaceError, ModelError
@@ -37,12 +38,15 @@ class Compiler(nn.Module):
         self.residual = residual
         self.mapper = mapper
 
-    def forward(self, states: SourceStates, selection: Selection, use_residual: bool = True) -> SparseKV:
+    def forward(
+        self, states: SourceStates, selection: Selection, use_residual: bool = True, dtype: torch.dtype | None = None, plain: bool = False
+    ) -> SparseKV:
         """Compile the selected slots of a batch.
 
         Args:
             states: of the source, any dtype, on the Compiler's device. selection: of the target's units.
-            use_residual: False leaves the correction out (Bridge-only).
+            use_residual: False leaves the correction out (Bridge-only). dtype: of what is returned; None keeps the Compiler's own.
+            plain: Bridge and residual one after the other over all slots, also without gradients: the oracle of `compile_slots`.
         Returns:
             Keys before RoPE and values [slot, dim]; see `rotate_kv`. The identity says that they are transferred, from what and how.
         Raises:
@@ -50,11 +54,17 @@ class Compiler(nn.Module):
         """
         with torch.autocast(states.keys_pre.device.type, enabled=False):
             groups = UnitGroups.of(selection)
-            keys, values = self.bridge(states, selection, groups)
-            if self.residual is not None and use_residual:
-                key_correction, value_correction = self.residual(states, selection, groups)
-                keys, values = keys + key_correction, values + value_correction
-        self._check(keys, values, states, selection)
+            residual = self.residual if use_residual else None
+            if plain or torch.is_grad_enabled():
+                keys, values = self.bridge(states, selection, groups)
+                if residual is not None:
+                    key_correction, value_correction = residual(states, selection, groups)
+                    keys, values = keys + key_correction, values + value_correction
+                self._check(keys.detach().sum() + values.detach().sum(), keys, values, states, selection)
+                keys, values = (part if dtype is None else part.to(dtype) for part in (keys, values))
+            else:
+                keys, values, total = compile_slots(self.bridge, residual, states, selection, groups, dtype)
+                self._check(total, keys, values, states, selection)
         identity = {f"source.{name}": value for name, value in states.identity.items()}
         return SparseKV(selection, keys, values, False, {"kind": "transferred", "mapper": self.mapper, **identity})
 
@@ -62,8 +72,9 @@ class Compiler(nn.Module):
         """The residual's parameters; the Bridge is never trained."""
         return (parameter for parameter in self.parameters() if parameter.requires_grad)
 
-    def _check(self, keys: Tensor, values: Tensor, states: SourceStates, selection: Selection) -> None:
-        if bool(torch.isfinite(keys.detach().sum() + values.detach().sum())):
+    def _check(self, total: Tensor, keys: Tensor, values: Tensor, states: SourceStates, selection: Selection) -> None:
+        """Raises unless `total`, the sum of all keys and values in the Compiler's precision, is finite."""
+        if bool(torch.isfinite(total)):
             return
         bad = ~(torch.isfinite(keys) & torch.isfinite(values)).all(-1)  # [slot]
         where = "its sum overflows"

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acct.selection import unit_index
+from acct.selection import slots_by_unit, unit_index
 from acct.types import Selection
+
+CPU_PLACES, DEVICE_PLACES = 1 << 12, 1 << 20
+"""Most places of a block: on the CPU a block's vectors stay in cache and in memory that the allocator reuses; on an accelerator a block is
+a launch."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,19 @@ class UnitGroups:
     counts: Tensor
 
     @classmethod
-    def of(cls, selection: Selection, waste: float = 0.25, largest: int = 1 << 20) -> UnitGroups:
+    def of(cls, selection: Selection, waste: float = 0.25, largest: int | None = None) -> UnitGroups:
         """Group the slots of `selection`.
 
         Args:
             waste: units join a block while their count is at least (1 - waste) of its longest; 1 puts all units into one block.
-            largest: most places of a block, so that long contexts need no huge intermediate; one unit may exceed it.
+            largest: most places of a block, so that long contexts need no huge intermediate; one unit may exceed it. None: CPU_PLACES on
+                the CPU, DEVICE_PLACES elsewhere.
         """
+        if largest is None:
+            largest = CPU_PLACES if selection.positions.device.type == "cpu" else DEVICE_PLACES
         unit = unit_index(selection)  # [slot]
         counts = selection.counts.sum(0)  # [unit]
-        order = unit.argsort(stable=True)  # [slot], slots by unit
+        order = slots_by_unit(selection)
         starts = counts.cumsum(0) - counts
         place = torch.empty_like(order)
         blocks: list[UnitBlock] = []
@@ -87,11 +94,11 @@ class UnitGroups:
         """
         results = []
         for block in self.blocks:
-            value = None if bias is None else _of_units(bias, block)[:, None]  # [group, 1, out]
+            value = None if bias is None else of_units(bias, block)[:, None]  # [group, 1, out]
             for x, row, weight in terms:
                 where = block.index if row is None else row[block.index]
                 grouped = x.index_select(0, where.reshape(-1)).view(*where.shape, x.shape[-1])  # [group, width, in]
-                weights = _of_units(weight, block)
+                weights = of_units(weight, block)
                 value = torch.bmm(grouped, weights) if value is None else torch.baddbmm(value, grouped, weights)
             assert value is not None, "a grouped map needs a term"
             results.append(value.flatten(0, 1))
@@ -100,7 +107,8 @@ class UnitGroups:
         return torch.cat(results).index_select(0, self.place)
 
 
-def _of_units(per_unit: Tensor, block: UnitBlock) -> Tensor:
+def of_units(per_unit: Tensor, block: UnitBlock) -> Tensor:
+    """The block's units of a tensor [unit, ...]."""
     return per_unit if block.every else per_unit.index_select(0, block.units)
 
 

@@ -170,6 +170,21 @@ class Residual(nn.Module):
         Raises:
             SelectionError: states or selection of another pair.
         """
+        groups = UnitGroups.of(selection) if groups is None else groups
+        z, row = self.trunk(states, selection)
+        readout = torch.cat([self.key_readout, self.value_readout], dim=-1)  # [unit, width, 2 * dim]
+        bias = torch.cat([self.key_bias, self.value_bias], dim=-1)
+        xi = conditions(selection, readout.dtype)
+        correction = groups.linear([(z, row, readout), (xi, None, self.condition_map @ readout)], bias)  # [slot, 2 * dim]
+        keys, values = correction.chunk(2, dim=-1)
+        return keys, values
+
+    def trunk(self, states: SourceStates, selection: Selection) -> tuple[Tensor, Tensor | None]:
+        """Everything before the readout: z [row, width], and the row of z that each slot reads, int64 [slot] (None without a slot).
+
+        Raises:
+            SelectionError: states or selection of another pair.
+        """
         shape = self.shape
         got = (selection.units, states.taps.shape[1], states.context_hidden.shape[-1], states.batch)
         if got != (shape.units, shape.taps, shape.source_hidden, selection.batch):
@@ -177,17 +192,11 @@ class Residual(nn.Module):
                 f"this residual reads {shape.taps} taps of width {shape.source_hidden} for {shape.units} units; got {got[1]} taps of width "
                 f"{got[2]} of {got[3]} examples for {got[0]} units of {selection.batch} examples."
             )
-        groups = UnitGroups.of(selection) if groups is None else groups
         entries = union(selection)
         embedded, mask = self.embed(states)
         z = self.decode(embedded, self.encode(embedded, mask), entries)  # [batch * place, width]
         row = (entries.batch_index * int(entries.counts.max()) + entries.place)[entries.slot_entry] if len(entries.place) else None
-        readout = torch.cat([self.key_readout, self.value_readout], dim=-1)  # [unit, width, 2 * dim]
-        bias = torch.cat([self.key_bias, self.value_bias], dim=-1)
-        xi = conditions(selection, readout.dtype)
-        correction = groups.linear([(z, row, readout), (xi, None, self.condition_map @ readout)], bias)  # [slot, 2 * dim]
-        keys, values = correction.chunk(2, dim=-1)
-        return keys, values
+        return z, row
 
     def embed(self, states: SourceStates) -> tuple[Tensor, Tensor]:
         """E [batch, context, width], zero at padding, and its mask, bool [batch, 1, 1, context]."""

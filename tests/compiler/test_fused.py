@@ -1,0 +1,99 @@
+"""The fast conversion path against the plain one: the same selection, the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from acct.cartographer import _stable_order, _vector_order, rank_prefix
+from acct.compiler.bridge import Bridge
+from acct.compiler.compiler import Compiler
+from acct.compiler.grouped import UnitGroups
+from acct.compiler.residual import Residual
+from acct.models.registry import adapter_for
+from acct.selection import batch_index, flat_rows, gather_source, slots_by_unit, unit_index
+from tests.compiler.states import PAIR, draw
+from tests.tiny import tiny_model
+
+SHAPE = {"width": 64, "feed_forward_width": 96, "depth": 2, "latents": 5}
+
+
+def compiler(seed: int = 0, residual: bool = True) -> Compiler:
+    from acct.compiler.residual import ResidualShape
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = Compiler(Bridge(PAIR), Residual(ResidualShape(20, PAIR.units, 10, **SHAPE)) if residual else None).requires_grad_(False)
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.3)
+    return made
+
+
+@pytest.mark.parametrize("contexts", [(11, 2, 17), (40,), (1,), (3, 1)])
+@pytest.mark.parametrize("residual", [True, False])
+def test_one_pass_over_blocks_equals_the_plain_path(contexts: tuple[int, ...], residual: bool) -> None:
+    batch = draw(5, contexts, [2] * len(contexts), tail=2, empty=(1, 4), extra=3)
+    made = compiler(residual=residual)
+    with torch.no_grad():
+        fast, plain = made(batch.states, batch.selection), made(batch.states, batch.selection, plain=True)
+        torch.testing.assert_close(fast.keys, plain.keys, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(fast.values, plain.values, rtol=1e-6, atol=1e-6)
+        low = made(batch.states, batch.selection, dtype=torch.bfloat16)
+    assert torch.equal(low.keys, fast.keys.bfloat16()) and torch.equal(low.values, fast.values.bfloat16())
+    assert fast.keys.untyped_storage().nbytes() <= (len(batch.selection.positions) + 1) * 10 * 4, "padding is written to one spare row only"
+    with torch.enable_grad():
+        assert torch.equal(made(batch.states, batch.selection).keys, plain.keys), "with gradients the plain path runs"
+
+
+def test_the_first_number_that_is_not_finite_is_still_found() -> None:
+    batch, made = draw(1), compiler()
+    broken = batch.states.values.clone()
+    broken[0, 0, 0] = float("nan")
+    with torch.no_grad(), pytest.raises(Exception, match="values already hold NaN"):
+        made(dataclasses.replace(batch.states, values=broken), batch.selection)
+
+
+def test_source_vectors_are_read_alike_from_contiguous_and_from_cut_states() -> None:
+    batch = draw(2, (11, 2, 17), extra=0)
+    selection, states = batch.selection, batch.states
+    unit = unit_index(selection)
+    layer, head = (torch.tensor(index)[unit] for index in (PAIR.source_layers(), PAIR.source_heads()))
+    where = (batch_index(selection), layer, head, selection.positions)
+    wide = torch.cat([states.keys_pre, torch.full_like(states.keys_pre, torch.nan)], dim=3)
+    cut = [wide[:, :, :, : states.keys_pre.shape[3]], states.keys_pre.transpose(3, 4).contiguous().transpose(3, 4)]
+    for keys in (states.keys_pre, *cut):
+        found = gather_source(selection, dataclasses.replace(states, keys_pre=keys, values=keys), PAIR)
+        assert torch.equal(found[0], states.keys_pre[where]) and torch.equal(found[1], found[0])
+    assert flat_rows(cut[0]).data_ptr() == wide.data_ptr(), "a cut along the context is read in place"
+
+
+def test_slots_by_unit_is_the_stable_sort_by_unit() -> None:
+    for contexts in ((11, 2, 17), (30,)):
+        selection = draw(4, contexts, [1] * len(contexts), empty=(0, 7)).selection
+        assert torch.equal(slots_by_unit(selection), unit_index(selection).argsort(stable=True))
+        small, large = (UnitGroups.of(selection, largest=most) for most in (1, 10**6))
+        assert len(small.blocks) > len(large.blocks)
+
+
+def test_the_vector_sort_is_the_stable_sort() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 3, 257, generator=generator)
+    tied = (scores * 2).round() / 2  # many ties, zeros of both signs
+    extreme = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 1e-45, -1e-45, 3.4e38, -3.4e38, 0.0, -0.0]).repeat(1, 1, 3)
+    for values in (scores, tied, extreme, scores[..., :1], scores.transpose(1, 2)):
+        assert torch.equal(_vector_order(values), _stable_order(values))
+    order = rank_prefix(tied, torch.tensor([200, 3]))
+    assert order.dtype == torch.int64 and order[1, :, 3:].tolist() == [list(range(3, 257))] * 3
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_slots_turn_bit_for_bit_as_whole_sequences(family: str, dtype: torch.dtype) -> None:
+    adapter = adapter_for(tiny_model(family))
+    width = adapter.geometry.head_dim
+    generator = torch.Generator().manual_seed(3)
+    x, positions = torch.randn(9000, width, generator=generator).to(dtype), torch.randint(0, 300, (9000,), generator=generator)
+    assert torch.equal(adapter.rotate(x, positions), adapter.rotate(x[None], positions[None])[0])
+    assert adapter.rotate(x[:0], positions[:0]).shape == (0, width)
