@@ -46,8 +46,8 @@ class RecordStore:
             for name in (CONFIGURATION, RECORDS):
                 (self.folder / name).unlink(missing_ok=True)
         self.configuration = self._agreed(json.loads(json.dumps(dict(configuration))))
+        self.parts.mkdir(parents=True, exist_ok=True)  # first: a folder with parts and no records is known to be unfinished
         write_text(self.folder / CONFIGURATION, json.dumps(self.configuration, indent=2, sort_keys=True) + "\n")
-        self.parts.mkdir(parents=True, exist_ok=True)
         self._rows: dict[str, list[dict[str, Any]]] = {path.stem: self._read(path) for path in sorted(self.parts.glob("*.jsonl"))}
         self.kept = sum(map(len, self._rows.values()))
 

@@ -59,7 +59,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path} is not a readable configuration: {error}. Run the direction again.") from error
+        raise ArtifactError(f"{path} is not a readable configuration: {' '.join(str(error).split())}. Run the direction again.") from error
     if not isinstance(found, dict):
         raise ArtifactError(f"{path} must hold a mapping, got {type(found).__name__}. Run the direction again.")
     return found

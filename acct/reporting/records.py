@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 
 from acct.errors import ArtifactError
-from acct.json_files import read_json
-from acct.reporting.rows import AGAIN, SCHEMA, check_frame, read_configuration
+from acct.reporting.rows import AGAIN, SCHEMA, check_frame, read_configuration, read_provenance
 from acct.training.files import write_bytes
 
 RECORDS, CONFIGURATION, PROVENANCE = "records.parquet", "configuration.json", "provenance.json"
@@ -85,12 +84,12 @@ def read_records(folder: Path | str) -> Records:
             raise ArtifactError(
                 f"{folder} lacks {name}, {meaning}: it does not enter a table. Run `acct evaluate` to its end, or remove it."
             )
-    configuration, provenance = read_configuration(folder / CONFIGURATION), read_json(folder / PROVENANCE, AGAIN)
+    configuration, provenance = read_configuration(folder / CONFIGURATION), read_provenance(folder / PROVENANCE)
     where = folder / RECORDS
     try:
         frame = as_frame(pd.read_parquet(where).to_dict("records"))
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{where} is not a readable Parquet file: {error}. Evaluate again.") from error
+        raise ArtifactError(f"{where} is not a readable Parquet file: {str(error).rstrip('.')}. Evaluate again.") from error
     except ArtifactError as error:
         raise ArtifactError(f"{where}: {error} {AGAIN}") from error
     if frame.empty:
@@ -117,8 +116,8 @@ def training_seed(configuration: Mapping[str, Any]) -> int:
 def _evaluated(results_root: Path | str, scale: str) -> list[dict[str, Any]]:
     """Configurations of the runs of a scale whose evaluation has ended; shortened runs do not count."""
     left_out = unfinished(results_root, scale)
-    paths = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}/{CONFIGURATION}"))
-    found = [read_configuration(path) for path in paths if path.parent not in left_out]
+    folders = sorted((Path(results_root) / scale).glob(f"*/{FOLDER}"))
+    found = [read_configuration(folder / CONFIGURATION) for folder in folders if folder not in left_out]
     return [one for one in found if not one.get("shortened")]
 
 

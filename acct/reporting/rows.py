@@ -134,3 +134,25 @@ def read_configuration(path: Path) -> dict[str, Any]:
             f"{path} must name a direction and a retention in (0, 1], got {found.get('direction')!r} and {retention!r}. {AGAIN}"
         )
     return found
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """How the records of a folder were made.
+
+    Raises:
+        ArtifactError: not a JSON object, or capacities that are not counts by layer and head at a context length.
+    """
+    found: dict[str, Any] = read_json(path, AGAIN)
+    capacities = found.get("capacities")
+    if capacities is not None and not _are_capacities(capacities):
+        raise ArtifactError(f"{path}: capacities must hold context_tokens and counts, a whole number for every layer and head. {AGAIN}")
+    return found
+
+
+def _are_capacities(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("context_tokens"), int):
+        return False
+    layers = value.get("counts")
+    if not isinstance(layers, list) or not layers or not all(isinstance(heads, list) and heads for heads in layers):
+        return False
+    return len({len(heads) for heads in layers}) == 1 and all(isinstance(count, int) for heads in layers for count in heads)

@@ -153,6 +153,22 @@ def test_a_configuration_without_what_tables_need_is_refused(tmp_path: Path, con
             read()
 
 
+@pytest.mark.parametrize("capacities", [3, {}, {"counts": [[1]], "context_tokens": "9"}, {"counts": [[1], [1, 2]], "context_tokens": 9}])
+def test_capacities_that_are_no_grid_are_refused(tmp_path: Path, capacities: object) -> None:
+    folder = store(tmp_path)
+    (folder / "provenance.json").write_text(json.dumps({"capacities": capacities}))
+    with pytest.raises(ArtifactError, match=r"provenance\.json: capacities must hold"):
+        read_records(folder)
+
+
+def test_an_empty_evaluation_folder_is_named_beside_good_ones(tmp_path: Path) -> None:
+    store(tmp_path)
+    (tmp_path / "micro" / "b_to_a" / "evaluation").mkdir(parents=True)
+    for read in (lambda: settings(tmp_path, "micro"), lambda: load_records(tmp_path, "micro")):
+        with pytest.raises(ArtifactError, match="b_to_a"):
+            read()
+
+
 def test_a_column_of_another_type_is_refused_with_the_file(tmp_path: Path) -> None:
     folder = store(tmp_path)
     frame = pd.read_parquet(folder / "records.parquet")

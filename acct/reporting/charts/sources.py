@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from acct.evaluation.diagnosis import read_diagnosis
-from acct.json_files import read_json
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap, mean
 from acct.reporting.names import direction_label
-from acct.reporting.records import AGAIN, FOLDER, PROVENANCE, load_records, settings
+from acct.reporting.records import FOLDER, PROVENANCE, load_records, settings
+from acct.reporting.rows import read_provenance
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sources:
         found = []
         for folder in sorted(path for path in (self.results / self.scale).glob("*") if path.is_dir()):
             noted = folder / FOLDER / PROVENANCE
-            evaluation = read_json(noted, AGAIN) if noted.is_file() else None
+            evaluation = read_provenance(noted) if noted.is_file() else None
             diagnosis = read_diagnosis(folder)
             if evaluation is not None or diagnosis is not None:
                 found.append(Run(folder.name, diagnosis, evaluation))
