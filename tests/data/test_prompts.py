@@ -13,7 +13,7 @@ from acct.data.tasks.wikitext import WikiText
 from acct.errors import ConfigError, InputError
 
 from .hub_rows import ROWS
-from .tiny_tokenizers import DATED, QWEN3_LIKE, tokenizer
+from .tiny_tokenizers import DATED, LLAMA_DATED, QWEN3_LIKE, tokenizer
 
 PLAIN, LLAMA = tokenizer(), tokenizer(bos=True)
 QWEN, CHAT_BOS = tokenizer(template=QWEN3_LIKE), tokenizer(bos=True, template=DATED)
@@ -81,6 +81,19 @@ def test_a_dated_template_shows_the_pinned_day():
     assert "03 Jan 2020" in CHAT_BOS.decode(encode(BOOLQ, CHAT_BOS, options=PromptOptions(date="2020-01-03")).context_ids)
     with pytest.raises(ConfigError, match="YYYY-MM-DD"):
         encode(BOOLQ, CHAT_BOS, options=PromptOptions(date="yesterday"))
+
+
+def test_a_template_that_takes_the_day_as_an_option_or_asks_the_clock_shows_the_pinned_one():
+    tiny = tokenizer(bos=True, template=LLAMA_DATED)
+    header = "<bos><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: {}\n\n{}<|eot_id|>"
+    user = "<|start_header_id|>user<|end_header_id|>\n\nThe Tavin is a river.\n\n"
+    for options, day, system in (
+        (PromptOptions(), "26 Jul 2024", ""),
+        (PromptOptions(date="1999-12-31", system=" Be brief. "), "31 Dec 1999", "Be brief."),
+    ):
+        context, query = texts(encode(BOOLQ, tiny, options=options), tiny)
+        assert context == header.format(day, system) + user
+        assert query.endswith("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nAnswer: The answer is")
 
 
 def test_a_system_message_belongs_to_the_context():

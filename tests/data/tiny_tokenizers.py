@@ -17,6 +17,17 @@ QWEN3_LIKE = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"
 )
+# The shape of Llama 3.1's later templates and of 3.2's: the day is an option or, failing that, today's, and stands in a system turn.
+LLAMA_DATED = (
+    "{{- bos_token }}{%- if date_string is not defined %}{%- if strftime_now is defined %}"
+    "{%- set date_string = strftime_now('%d %b %Y') %}{%- else %}{%- set date_string = '01 Jan 1970' %}{%- endif %}{%- endif %}"
+    "{%- if messages[0].role == 'system' %}{%- set asked = messages[0].content | trim %}{%- set messages = messages[1:] %}"
+    "{%- else %}{%- set asked = '' %}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ' + date_string + '\n\n' }}"
+    "{{- asked + '<|eot_id|>' }}{%- for message in messages %}{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
+    "{{- message.content | trim + '<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
 DATED = (
     "{{- bos_token }}{{- 'Today: ' + strftime_now('%d %b %Y') + '\\n' }}{%- for message in messages %}"
     "{{- message.role + ': ' + message.content | trim + '\\n' }}{%- endfor %}{{- 'assistant: ' }}"
