@@ -153,15 +153,3 @@ def test_the_library_example_runs(finished, tmp_path, monkeypatch, capsys):  # n
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_name_no_folder_of_one_machine(name):
     assert re.findall(r"(?<![\w.>])/(?:work|tmp|home|root|mnt)\b\S*", DOCUMENTS[name]) == []
-
-
-def test_the_outcome_of_table1_is_a_copy():
-    place = ROOT / "experiments/table1/fill.py"
-    spec = importlib.util.spec_from_file_location("fill", place)
-    assert spec is not None and spec.loader is not None
-    fill = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fill)
-    readme = DOCUMENTS["experiments/table1/README.md"]
-    once = fill.filled(readme, "# Table1\n\n| a |\n\nProvenance: x\n")
-    assert between(once, "outcome") == "### Table1\n\n| a |\n\nProvenance: x\n"
-    assert fill.filled(once, "# Table1\n") == fill.filled(readme, "# Table1\n")

@@ -1,0 +1,119 @@
+"""Copy what `make reproduce-all` wrote into the folders beside this file: python experiments/collect.py [results/micro]
+
+    table1, table2, table3, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
+    figures                          every chart as PNG, and a README that shows them
+    runs                             one JSON file a run: configuration, provenance, cards of the stages, what the records are
+
+Weights and records stay in the results folder. What is not there yet is named, and its copy is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from acct.reporting.charts.registry import CHARTS
+from acct.reporting.records import read_records
+from acct.training.files import hash_json
+
+BEGIN, END = "<!-- outcome:begin -->\n", "<!-- outcome:end -->"
+FOLDER = Path(__file__).resolve().parent
+STAGES = ("cartographer", "allocator", "selections", "compiler")
+
+
+def filled(readme: str, outcome: str) -> str:
+    """The README with the text as its outcome, headings two levels down."""
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    body = "".join(f"##{line}" if line.startswith("#") else line for line in outcome.strip().splitlines(keepends=True))
+    return f"{head}{BEGIN}{body}\n{END}{tail}"
+
+
+def copy_outcome(source: Path, folder: Path) -> list[str]:
+    """<source>.md between the markers of the folder's README, <source>.csv beside it; what is missing, in words."""
+    markdown, readme = source.with_suffix(".md"), folder / "README.md"
+    if not markdown.is_file():
+        return [f"{markdown} is not there: make reproduce-all, or acct tables and acct claims."]
+    readme.write_text(filled(readme.read_text(encoding="utf-8"), markdown.read_text(encoding="utf-8")), encoding="utf-8")
+    shutil.copyfile(source.with_suffix(".csv"), folder / f"{source.name}.csv")
+    return []
+
+
+def copy_figures(source: Path, folder: Path) -> list[str]:
+    """Every PNG, and a README with the charts in the registry's order."""
+    images = sorted(source.glob("*.png"))
+    if not images:
+        return [f"{source} holds no figures: make figures."]
+    for old in folder.glob("*.png"):
+        old.unlink()
+    sections = []
+    for name, chart in CHARTS.items():
+        own = [image for image in images if image.stem == name or image.stem.startswith(f"{name}_")]
+        if own:
+            pictures = "\n\n".join(f"![{image.stem}]({image.name})" for image in own)
+            sections.append(f"# {name}\n\n`acct figures {name} scale=micro`: {first_line(chart)}\n\n{pictures}\n")
+        for image in own:
+            shutil.copyfile(image, folder / image.name)
+    readme = folder / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf-8"), "\n".join(sections)), encoding="utf-8")
+    return []
+
+
+def first_line(described: Any) -> str:
+    return (described.__doc__ or "").strip().splitlines()[0]
+
+
+def run_summary(run: Path) -> dict[str, Any]:
+    """Everything about a finished run but its weights and its answers.
+
+    The cards are those of its stages; `records` says how many answers there are of which methods, and their hash.
+    """
+
+    def known(path: Path) -> Any:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    frame = read_records(run / "evaluation").frame
+    answers = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return {
+        "configuration": yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")),
+        "training": known(run / "provenance.json"),
+        "cards": {stage: card for stage in STAGES if (card := known(run / stage / "card.json")) is not None},
+        "evaluation": known(run / "evaluation" / "provenance.json"),
+        "records": {"rows": len(frame), "methods": sorted(frame["method"].unique()), "sha256": hash_json(answers)},
+    }
+
+
+def copy_runs(results: Path, folder: Path) -> list[str]:
+    """One summary for each evaluated run, in place of all earlier ones."""
+    runs = sorted(path.parent.parent for path in results.glob("*/evaluation/records.parquet"))
+    if not runs:
+        return [f"{results} holds no evaluated run: make reproduce-all."]
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.json"):
+        old.unlink()
+    for run in runs:
+        (folder / f"{run.name}.json").write_text(json.dumps(run_summary(run), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return []
+
+
+def main(arguments: list[str]) -> int:
+    results = Path(arguments[0]) if arguments else FOLDER.parent / "results/micro"
+    steps: list[Callable[[], list[str]]] = [
+        *(lambda name=name: copy_outcome(results / "tables" / name, FOLDER / name) for name in ("table1", "table2", "table3")),
+        lambda: copy_outcome(results / "claims", FOLDER / "claims"),
+        lambda: copy_figures(results / "figures", FOLDER / "figures"),
+        lambda: copy_runs(results, FOLDER / "runs"),
+    ]
+    missing = [line for step in steps for line in step()]
+    print("\n".join(missing or ["everything is copied"]), file=sys.stderr)
+    return 2 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

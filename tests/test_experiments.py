@@ -1,0 +1,83 @@
+"""What `experiments/collect.py` copies out of a results folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.evaluation.test_run import OPTIONS, evaluate
+from tests.training.conftest import finished  # noqa: F401 (a fixture)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def collect(tmp_path, monkeypatch) -> ModuleType:
+    """The script, writing into copies of the committed READMEs."""
+    spec = importlib.util.spec_from_file_location("collect", ROOT / "experiments/collect.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("table1", "table2", "table3", "claims", "figures"):
+        (tmp_path / name).mkdir()
+        shutil.copyfile(ROOT / "experiments" / name / "README.md", tmp_path / name / "README.md")
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return module
+
+
+def test_an_outcome_is_replaced_and_nothing_else(collect):
+    readme = (ROOT / "experiments/table1/README.md").read_text(encoding="utf-8")
+    once = collect.filled(readme, "# Table1\n\n| a |\n\nProvenance: x\n")
+    assert once.partition(collect.BEGIN)[2].partition(collect.END)[0] == "### Table1\n\n| a |\n\nProvenance: x\n"
+    assert collect.filled(once, "# Table1\n") == collect.filled(readme, "# Table1\n")
+
+
+def test_what_is_not_there_is_named_and_its_copy_stays(collect, tmp_path, capsys):
+    before = (tmp_path / "table2/README.md").read_text(encoding="utf-8")
+    tables = tmp_path / "results" / "tables"
+    tables.mkdir(parents=True)
+    (tables / "table1.md").write_text("# Table1\n\n| seen |\n")
+    (tables / "table1.csv").write_text("a,b\n")
+    assert collect.main([str(tmp_path / "results")]) == 2
+    said = capsys.readouterr().err
+    assert "table2.md" in said and "table1.md" not in said and "figures" in said and "no evaluated run" in said
+    assert "| seen |" in (tmp_path / "table1/README.md").read_text() and (tmp_path / "table1/table1.csv").read_text() == "a,b\n"
+    assert (tmp_path / "table2/README.md").read_text(encoding="utf-8") == before
+
+
+def test_figures_are_shown_in_the_order_of_the_registry_and_old_ones_go(collect, tmp_path):
+    source, folder = tmp_path / "drawn", tmp_path / "figures"
+    source.mkdir()
+    (folder / "relative_old.png").write_bytes(b"old")
+    for name in ("survival_run", "relative_boolq", "rank_correlation"):
+        (source / f"{name}.png").write_bytes(b"png")
+    assert collect.copy_figures(source, folder) == []
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.index("relative_boolq.png") < text.index("survival_run.png") < text.index("rank_correlation.png")
+    assert not (folder / "relative_old.png").exists() and (folder / "survival_run.png").read_bytes() == b"png"
+
+
+def test_a_run_is_summed_up_without_weights_and_answers(collect, finished, tmp_path):  # noqa: F811
+    results = tmp_path / "results"
+    run = results / "tiny_run"
+    shutil.copytree(finished.paths.run, run)
+    shutil.rmtree(run / "evaluation", ignore_errors=True)
+    report = evaluate(run / "evaluation", replace(OPTIONS, methods=("target_full", "acct")))
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/older.json").write_text("{}")
+    assert collect.copy_runs(results, tmp_path / "runs") == []
+    (copied,) = (tmp_path / "runs").iterdir()
+    summary = json.loads(copied.read_text(encoding="utf-8"))
+    assert copied.stem == "tiny_run" and summary["records"]["rows"] == report.new
+    assert summary["records"]["methods"] == ["acct", "target_full"] and len(summary["records"]["sha256"]) == 64
+    assert set(summary["cards"]) == set(collect.STAGES) and summary["training"]["seeds"] and summary["evaluation"]["seconds"]
+    assert summary["configuration"]["budget"]["retention"] == finished.budget.retention
+    first = copied.read_bytes()
+    collect.copy_runs(results, tmp_path / "runs")
+    assert copied.read_bytes() == first
