@@ -77,9 +77,9 @@ def register() -> None:
 
 
 def config_folder() -> Path:
-    """The YAML tree: beside the package in a checkout or an editable install, inside it in a built wheel."""
+    """The YAML tree: inside the package in a built wheel, beside it in a checkout or an editable install."""
     package = Path(acct.__file__).resolve().parent
-    for folder in (package.parent / "conf", package / "conf"):
+    for folder in (package / "conf", package.parent / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
     raise ConfigError(f"the configuration tree 'conf' lies neither beside nor inside {package}. Install from a checkout: pip install -e .")
