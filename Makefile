@@ -11,7 +11,7 @@ SCALE ?= micro
 TORCH ?= torch==2.13.0
 OLDEST ?= 5.2.0
 EXTRAS ?= data,report
-TEST_EXTRAS ?= data,eval,track,report,dev
+TEST_EXTRAS ?= data,eval,track,dashboard,report,dev
 # Tests of everything that touches transformers' own code, for `make test-oldest` and `make test-latest`.
 VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tests/test_interface_check.py tests/test_generation.py tests/test_likelihood.py tests/test_transfer.py
 # Where `make test-real` keeps the tokenizers that it fetches.
@@ -29,7 +29,7 @@ define test_in_own
 	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
 endef
 
-.PHONY: help setup test test-slow test-real test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
+.PHONY: help setup test test-slow test-real test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-latency reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -81,6 +81,9 @@ reproduce-table2: $(STAMP)  ## the same for Table 2: retention 1, 1/2 and 1/4 on
 
 reproduce-table3: $(STAMP)  ## the same for Table 3: Random, Uniform, Bridge-only, Native KV on one pair
 	$(BIN)/acct reproduce table3 scale=$(SCALE)
+
+reproduce-latency: $(STAMP)  ## Tables 11 to 15 and Figure 2 with random weights (SCALE=micro, cpu: 0.6B to 1.7B on two cores, paper: eight GPUs)
+	$(BIN)/acct latency all scale=$(SCALE)
 
 reproduce-all: $(STAMP)  ## Tables 1 to 3, then appendix, figures, claims and report; what is finished is reused
 	$(BIN)/acct reproduce all scale=$(SCALE)

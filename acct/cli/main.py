@@ -20,9 +20,11 @@ COMMANDS: dict[str, str] = {
     "tables": "render tables from records",
     "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",
     "report": "one self-contained HTML page of a scale: tables, claims, charts, latency, controls, configuration",
+    "dashboard": "the panels of the W&B dashboard: published where there is a login, written as JSON elsewhere",
     "appendix": "tables of the appendix, all or by name, from configuration, geometry and records: appendix table5 scale=paper",
     "diagnose": "what a trained direction does inside, on held-out examples: ranking, Bridge and attention in every layer",
     "figures": "charts, all or by name, from records and diagnoses; diagnosis.missing=true diagnoses first",
+    "latency": "times of every stage beside the target's own prefill: one direction here, or latency all, each in a worker of its own",
     "reproduce": "reproduce table1|table2|table3|appendix|all: train and evaluate every run of it side by side, then render",
     "lm-eval": "lm-eval's own command with the model `acct`: --model acct --model_args direction=...,method=... --tasks ...",
     "check": "interface check: native states mounted at every position reproduce the native run",
@@ -96,13 +98,14 @@ def run(command: str, arguments: list[str]) -> int:
         from acct.lm_harness.cli import main as lm_eval
 
         return lm_eval(arguments)
-    if command in ("appendix", "figures"):
+    if command in ("appendix", "figures", "latency"):
         from acct.cli.appendix import appendix
         from acct.cli.commands import log_to_terminal
         from acct.cli.figures import figures
+        from acct.cli.latency import latency
 
         log_to_terminal()
-        print("\n".join({"appendix": appendix, "figures": figures}[command](arguments)))
+        print("\n".join({"appendix": appendix, "figures": figures, "latency": latency}[command](arguments)))
         return 0
     if command == "reproduce":
         from acct.cli.commands import log_to_terminal

@@ -26,6 +26,8 @@ PAIR: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_qwen3",),
 }
 """Tables 2 and 3: both directions of one pair."""
+TIMED: dict[str, tuple[str, ...]] = {"cpu": ("qwen3_06b_to_17b",)}
+"""Directions that are only timed, by scale: no table of scores has them, and a sweep over all directions leaves them out."""
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "table1": (), "table2": ("table2_1x", "table2_2x"), "table3": ("table3_random", "table3_uniform"),
     "all": ("table2_1x", "table2_2x", "table3_random", "table3_uniform"),
@@ -36,10 +38,11 @@ OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.r
 
 
 def directions_of(scale: str) -> list[str]:
-    """Every direction whose models are of a scale's kind: embedded ones, random ones, or the hub's."""
+    """Every direction whose models are of a scale's kind: embedded ones, random ones, the hub's, or those that are only timed."""
+    timed = {name: where for where, names in TIMED.items() for name in names}
     names = sorted(path.stem for path in (config_folder() / "direction").glob("*.yaml"))
     kinds = ("micro", "tiny")
-    return [name for name in names if (name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
+    return [name for name in names if timed.get(name, name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
 
 
 def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:
@@ -47,6 +50,8 @@ def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:
 
     `all` also runs the additional pairs of Appendix I where the scale has any.
     """
+    if scale not in PAIR:
+        raise ConfigError(f"scale={scale} has no {table}. There are: {', '.join(PAIR)}. Latency alone is timed there: acct latency.")
     pair = PAIR[scale]
     base = pair if table in ("table2", "table3") else SIX[scale]
     if table == "all":

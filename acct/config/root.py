@@ -17,6 +17,7 @@ from acct.config.data import DataConfig, EvaluationConfig, PromptsConfig
 from acct.config.diagnosis import DiagnosisConfig
 from acct.config.direction import DirectionConfig
 from acct.config.fields import check_choice, check_range
+from acct.config.latency import LatencyConfig
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
 from acct.config.reproduce import ReproduceConfig
 from acct.config.runtime import PathsConfig, RuntimeConfig, TrackerConfig
@@ -30,7 +31,8 @@ class Config:
     """Everything a command needs.
 
     Attributes:
-        scale: "micro" (embedded families, one CPU), "paper" (the paper's sizes) or "tiny" (random models, seconds).
+        scale: "micro" (embedded families, one CPU), "paper" (the paper's sizes), "tiny" (random models, seconds) or
+            "cpu" (latency only).
         stage: what `acct train` runs: one stage, or all of them in order.
         context, query: of `acct generate`, as text or as @file. max_new_tokens: longest answer of `acct generate`.
     """
@@ -52,6 +54,7 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     reproduce: ReproduceConfig = field(default_factory=ReproduceConfig)
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
