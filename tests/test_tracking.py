@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 
-from acct.errors import ArtifactError
+from acct.config.runtime import TrackerConfig
+from acct.errors import ArtifactError, ConfigError
 from acct.progress import Progress, clock_text, progress
 from acct.provenance import Provenance, write_config
-from acct.tracking import Tracker, make_tracker
+from acct.tracking import RunLabel, Sink, Tracker, make_tracker
+from acct.training.run import train
+from tests.training.conftest import tiny
+
+LABEL = RunLabel("run", "a_to_b", "train", ("micro",))
 
 
 def read(folder):
@@ -18,7 +24,7 @@ def read(folder):
 
 
 def test_metrics_are_json_lines_and_nan_becomes_null(tmp_path):
-    with make_tracker("none", tmp_path, "acct", "offline", "run", {}) as tracker:
+    with make_tracker(TrackerConfig(), tmp_path, LABEL, {}) as tracker:
         tracker.log("compiler", 0, {"loss": 1.5, "value": float("nan")})
         tracker.log("compiler", 1, {"loss": 1.0, "value": float("inf")})
     assert [(row["stage"], row["step"], row["loss"], row["value"]) for row in read(tmp_path)] == [
@@ -44,31 +50,87 @@ def test_a_metrics_file_that_cannot_be_written_is_named(tmp_path):
         tracker.log("a", 0, {"loss": 1.0})
 
 
-def test_sinks_get_named_metrics_with_a_growing_step(tmp_path):
-    class Sink:
-        def __init__(self):
-            self.rows, self.closed = [], False
+class Recorder(Sink):
+    """Keeps what it is given; fails from the n-th call on."""
 
-        def log(self, metrics, step):
-            self.rows.append((dict(metrics), step))
+    name = "recorder"
 
-        def close(self):
-            self.closed = True
+    def __init__(self, fails_at: int | None = None):
+        self.calls, self.fails_at, self.closed = [], fails_at, []
 
-    sink = Sink()
+    def _take(self, *call):
+        self.calls.append(call)
+        if self.fails_at is not None and len(self.calls) >= self.fails_at:
+            raise ConnectionError("the network is gone")
+
+    def log(self, stage, step, metrics):
+        self._take("log", stage, step, dict(metrics))
+
+    def table(self, key, columns, rows):
+        self._take("table", key, list(columns), [list(row) for row in rows])
+
+    def image(self, key, path):
+        self._take("image", key, path)
+
+    def artifact(self, name, kind, files, metadata):
+        self._take("artifact", name, kind, list(files), dict(metadata))
+
+    def close(self, failed=False):
+        self.closed.append(failed)
+        if self.fails_at is not None:
+            raise ConnectionError("still gone")
+
+
+def test_sinks_get_stage_and_step_and_no_nan(tmp_path):
+    sink = Recorder()
     with Tracker(tmp_path, [sink]) as tracker:
         tracker.log("a", 7, {"loss": 1.0, "bad": float("nan")})
-        tracker.log("b", 0, {"loss": 2.0})
-    assert sink.rows == [({"a/loss": 1.0}, 1), ({"b/loss": 2.0}, 2)] and sink.closed
+        tracker.table("b/t", ["x"], [[float("nan")], [1.0], ["w"]])
+    assert sink.calls == [("log", "a", 7, {"loss": 1.0}), ("table", "b/t", ["x"], [[None], [1.0], ["w"]])] and sink.closed == [False]
 
 
-def test_wandb_writes_an_offline_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    with make_tracker("wandb", tmp_path, "acct", "offline", "run", {"a": 1}) as tracker:
+def test_a_sink_that_fails_is_named_once_and_dropped(tmp_path, caplog):
+    bad, good = Recorder(fails_at=2), Recorder()
+    with Tracker(tmp_path, [bad, good]) as tracker:
+        for step in range(4):
+            tracker.log("a", step, {"loss": 1.0})
+        tracker.image("a/i", tmp_path)
+    assert len(bad.calls) == 2 and bad.closed == [True] and len(good.calls) == 5 and good.closed == [False]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "recorder failed (ConnectionError: the network is gone)" in message and "tracker.kind=none" in message
+    assert [row["step"] for row in read(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_a_sink_that_fails_while_closing_does_not_hide_the_end(tmp_path, caplog):
+    with Tracker(tmp_path, [Recorder(fails_at=99)]):
+        pass
+    with pytest.raises(ZeroDivisionError), Tracker(tmp_path, [Recorder(fails_at=99)]):
+        raise ZeroDivisionError
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["recorder failed"] * 2
+
+
+def test_a_sink_that_cannot_start_is_left_out(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("acct.tracking.tracker._sinks", lambda *_: 1 / 0)
+    with make_tracker(TrackerConfig(kind="wandb"), tmp_path, LABEL, {}) as tracker:
         tracker.log("a", 0, {"loss": 1.0})
-    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert len(read(tmp_path)) == 1 and "tracker.kind=wandb failed (ZeroDivisionError" in caplog.text
+
+
+def test_a_missing_package_is_a_message(tmp_path, monkeypatch):
+    for kind, module in (("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigError, match=f"tracker.kind={kind} needs the package {kind}: pip install 'acct\\[track\\]'"):
+            make_tracker(TrackerConfig(kind=kind), tmp_path, LABEL, {})
+
+
+def test_training_goes_on_when_the_sink_is_gone(tmp_path, monkeypatch):
+    """The whole tiny training with a sink that raises at its third call ends with all artifacts and all metrics."""
+    sink = Recorder(fails_at=3)
+    monkeypatch.setattr("acct.tracking.tracker._sinks", lambda *_: [sink])
+    found = train(tiny(tmp_path))
+    stages = {row["stage"] for row in read(tmp_path / "tiny/tiny_qwen3")}
+    assert set(found) == {"cartographer", "allocator", "selections", "compiler"} and len(sink.calls) == 3
+    assert stages >= {"cartographer", "allocator", "compiler", "compiler_held_out", "bridge"}
 
 
 def test_progress_writes_rate_and_time_left_without_a_terminal():

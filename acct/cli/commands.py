@@ -28,8 +28,11 @@ def evaluate(config: Config) -> None:
     """`acct evaluate`: records of every method and task of one direction."""
     log_to_terminal()
     from acct.cli.evaluation import evaluate_direction
+    from acct.tracking.outcomes import track_evaluation
 
-    print("\n".join(evaluate_direction(config).lines()))
+    report = evaluate_direction(config)
+    track_evaluation(config, report)
+    print("\n".join(report.lines()))
 
 
 def tables(config: Config) -> None:
@@ -56,6 +59,14 @@ def report(config: Config) -> None:
     print("\n".join(report_of_scale(config)))
 
 
+def dashboard(config: Config) -> None:
+    """`acct dashboard`: publish the W&B dashboard, or write its panels."""
+    log_to_terminal()
+    from acct.cli.dashboard import dashboard as run
+
+    print("\n".join(run(config)))
+
+
 def check(config: Config) -> None:
     """`acct check`: the interface check on the first held-out examples (spec 7)."""
     log_to_terminal()
@@ -68,8 +79,11 @@ def diagnose(config: Config) -> None:
     """`acct diagnose`: per-layer measures of the run folder's interface on held-out examples."""
     log_to_terminal()
     from acct.evaluation.diagnosis import diagnose as run
+    from acct.tracking.outcomes import track_diagnosis
 
-    print(f"wrote {run(config)}")
+    place = run(config)
+    track_diagnosis(config)
+    print(f"wrote {place}")
 
 
 def generate(config: Config) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from acct.config.fields import check_choice, check_range
 
@@ -55,14 +55,24 @@ class TrackerConfig:
     """Where metrics go besides the run's metrics.jsonl.
 
     Attributes:
-        kind: "none", "wandb" (offline unless the environment says otherwise) or "tensorboard".
-        project, mode: of W&B.
+        kind: "none", "wandb" or "tensorboard".
+        project, entity: of W&B; null is the entity of the login. mode: "auto" is online where there is a login and offline elsewhere;
+            WANDB_MODE goes before it.
+        tags: of the run, beside scale, retention, variant and seed. weights: artifacts carry the tensors too, not only their cards.
+        system_seconds: between two samples of CPU, GPU and memory. patience_seconds: how long W&B may take to start and to end.
     """
 
     kind: str = "none"
     project: str = "acct"
-    mode: str = "offline"
+    entity: str | None = None
+    mode: str = "auto"
+    tags: list[str] = field(default_factory=list)
+    weights: bool = False
+    system_seconds: float = 15.0
+    patience_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         check_choice("tracker.kind", self.kind, ("none", "wandb", "tensorboard"))
-        check_choice("tracker.mode", self.mode, ("offline", "online", "disabled"))
+        check_choice("tracker.mode", self.mode, ("auto", "offline", "online", "disabled"))
+        check_range("tracker.system_seconds", self.system_seconds, 0.1, float("inf"))
+        check_range("tracker.patience_seconds", self.patience_seconds, 1, float("inf"))

@@ -14,6 +14,7 @@ from acct.allocator.allocator import Allocator
 from acct.config.root import Config, as_dict
 from acct.config.training import STAGES
 from acct.provenance import write_config
+from acct.tracking.artifacts import track_artifact
 from acct.training.allocation import AllocationTask
 from acct.training.artifacts import Artifact, build_or_reuse, load_artifact
 from acct.training.checkpoint import Checkpoint
@@ -84,6 +85,8 @@ def _stage(session: Session, kind: str, identity: Mapping[str, Any], build: Any)
     artifact, built = build_or_reuse(
         session.run, kind, identity, build, restart=config.training.restart, reuse=reuse, main=parallel.main, barrier=parallel.barrier
     )
+    if parallel.main:
+        track_artifact(session.tracker, session.run, artifact, config.tracker.weights)
     if not built and parallel.main:
         logger.info("%s: reused, built from the same inputs (%s)", kind, artifact.digest[:12])
     return artifact, built

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from acct.allocator.budget import BudgetRule
-from acct.config.root import Config, as_dict
+from acct.config.root import Config
 from acct.config.training import STAGES, StageConfig
 from acct.data.batches import collate
 from acct.data.manifest import draw
-from acct.data.prompts import EncodedExample, PromptOptions, encode, prompt_style
+from acct.data.prompts import EncodedExample, PromptOptions, check_window, encode, prompt_style
 from acct.data.source import DataSource, FolderSource, HubSource, load_examples
 from acct.data.tasks.registry import get_task
 from acct.locations import ensure_data, resolve_direction
 from acct.models.pair import Pair, load_pair
 from acct.provenance import Provenance
-from acct.tracking import Tracker, make_tracker
+from acct.tracking import Tracker, open_tracker
 from acct.training.parallel import Parallel
 from acct.types import TokenBatch
 
@@ -55,6 +55,12 @@ def data_source(config: Config) -> DataSource:
         return HubSource(data.hub, root)
     own = {task: entry.evaluation for task, entry in data.hub.items()} if data.evaluation_split == "hub" else {}
     return FolderSource(root, data.folders, data.evaluation_split, own)
+
+
+def check_windows(pair: Pair, examples: Sequence[EncodedExample], answer_tokens: int = 0) -> None:
+    """Refuse examples that are longer than what either model was made for, before anything runs on them (`check_window`)."""
+    for name, adapter in (("source", pair.source), ("target", pair.target)):
+        check_window(examples, adapter.model.config.max_position_embeddings, name, answer_tokens)
 
 
 def task_fields(config: Config) -> dict[str, dict[str, Any]]:
@@ -149,7 +155,9 @@ class Session:
             ensure_data(self.config, [data.dataset], [split])
         self.parallel.barrier()
         drawn = draw(load_examples(data_source(self.config), task, split, tokenizer), count, data.seed)
-        return Examples(tuple(encode(example, tokenizer, style, options) for example in drawn), tokenizer.pad_token_id)
+        items = tuple(encode(example, tokenizer, style, options) for example in drawn)
+        check_windows(self.pair, items, max(len(item.answer_ids) for item in items))
+        return Examples(items, tokenizer.pad_token_id)
 
     def base_identity(self, stage: str) -> dict[str, Any]:
         """What every stage's result depends on, field by field, in the order in which a difference is reported."""
@@ -190,7 +198,7 @@ def open_session(config: Config, record: bool = True) -> Iterator[Session]:
     with provenance.phase("load"):
         pair = load_configured_pair(config)
     if record and parallel.main:
-        tracker = make_tracker(config.tracker.kind, run, config.tracker.project, config.tracker.mode, run.name, as_dict(config))
+        tracker = open_tracker(config, "train" if config.stage == "all" else config.stage)
     else:
         tracker = Tracker(None)
     provenance.note(
