@@ -22,7 +22,7 @@ from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER, TRAINING_SEED
 from acct.reporting.write import write_tables
 from acct.training.modules import load_interface
-from acct.training.session import data_source, load_configured_pair, prompt_options, style_of, task_fields
+from acct.training.session import check_windows, data_source, load_configured_pair, prompt_options, style_of, task_fields
 
 
 def bootstrap_of(config: Config) -> Bootstrap:
@@ -90,6 +90,8 @@ def evaluate_direction(config: Config) -> EvaluationReport:
         counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),
         fields=task_fields(config), loader=example_loader(config), manifest=manifest_file(config),
     )  # fmt: skip
+    for sample in samples.values():
+        check_windows(pair, sample.examples, evaluation.max_new_tokens)
     return run_evaluation(
         config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
         configuration=identity_of(config), restart=evaluation.restart,

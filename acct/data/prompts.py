@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -126,6 +126,26 @@ def encode_context(context: str, tokenizer: Any, style: PromptStyle | None = Non
 def encode_query(query: str, tokenizer: Any, style: PromptStyle | None = None, options: PromptOptions | None = None) -> tuple[int, ...]:
     """Query ids of the contextual protocol for a free text, cue included, equal to those that `encode` gives."""
     return _query(query, tokenizer, style or prompt_style(tokenizer), options or PromptOptions())
+
+
+def check_window(examples: Iterable[EncodedExample], window: int, model: str, answer_tokens: int = 0) -> None:
+    """Refuse an example that needs more positions than a model was trained with: it would answer, and from nonsense.
+
+    Args:
+        window: positions of the model. model: its name in the message. answer_tokens: longest answer that is generated or read.
+    Raises:
+        InputError: the first such example, with what it needs and the limit that would make it fit.
+    """
+    for example in examples:
+        answer = max((len(ids) for ids in example.candidate_ids), default=answer_tokens)
+        needed = len(example.context_ids) + len(example.query_ids) + answer
+        if needed > window:
+            limit = window - len(example.query_ids) - answer
+            lengths = f"{len(example.context_ids)} + {len(example.query_ids)} + {answer}"
+            raise InputError(
+                f"{example.id}: context, query and answer take {lengths} tokens, the {model} reads at most {window}. "
+                f"Set prompts.max_context_tokens to {limit} or less; what is cut is recorded."
+            )
 
 
 def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: PromptOptions) -> EncodedExample:

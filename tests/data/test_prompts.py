@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from acct.data.prompts import PromptOptions, encode, encode_context, encode_query, prompt_style
+from acct.data.prompts import PromptOptions, check_window, encode, encode_context, encode_query, prompt_style
 from acct.data.tasks.registry import get_task
 from acct.data.tasks.wikitext import WikiText
 from acct.errors import ConfigError, InputError
@@ -166,6 +166,23 @@ def test_truncation_of_a_prompt_without_query_text_keeps_its_end_and_the_bos():
     full, cut = encode(example, LLAMA), encode(example, LLAMA, options=PromptOptions(max_context_tokens=5))
     assert cut.context_ids == full.context_ids[:1] + full.context_ids[-4:] and cut.truncation_keeps == "tail"
     assert cut.dropped_tokens == len(full.context_ids) - 5
+
+
+def test_an_example_longer_than_a_models_window_is_refused_with_the_limit_that_fits():
+    example = replace(BOOLQ, context=" ".join(f"word{i}" for i in range(60)))
+    encoded = encode(example, PLAIN)
+    needed = len(encoded.context_ids) + len(encoded.query_ids) + max(map(len, encoded.candidate_ids))
+    check_window([encoded], needed, "target")
+    with pytest.raises(InputError, match=rf"boolq/00000: .* the target reads at most {needed - 7}") as caught:
+        check_window([encode(BOOLQ, PLAIN), encoded], needed - 7, "target")
+    limit = int(re.search(r"max_context_tokens to (\d+) or less", str(caught.value))[1])
+    cut = encode(example, PLAIN, options=PromptOptions(max_context_tokens=limit))
+    check_window([cut], needed - 7, "target")
+    assert cut.dropped_tokens > 0
+    asked = encode(made("search_qa"), PLAIN)  # a generated answer takes positions too
+    check_window([asked], len(asked.context_ids) + len(asked.query_ids) + 32, "source", 32)
+    with pytest.raises(InputError, match=r"\+ 33 tokens, the source reads at most"):
+        check_window([asked], len(asked.context_ids) + len(asked.query_ids) + 32, "source", 33)
 
 
 def test_a_limit_without_room_for_text_is_refused():
