@@ -63,12 +63,6 @@ def check_windows(pair: Pair, examples: Sequence[EncodedExample], answer_tokens:
         check_window(examples, adapter.model.config.max_position_embeddings, name, answer_tokens)
 
 
-def check_windows(pair: Pair, examples: Sequence[EncodedExample], answer_tokens: int = 0) -> None:
-    """Refuse examples that are longer than what either model was made for, before anything runs on them (`check_window`)."""
-    for name, adapter in (("source", pair.source), ("target", pair.target)):
-        check_window(examples, adapter.model.config.max_position_embeddings, name, answer_tokens)
-
-
 def task_fields(config: Config) -> dict[str, dict[str, Any]]:
     """The configured fields of the tasks that have some."""
     evaluation = config.evaluation
