@@ -130,7 +130,7 @@ def test_every_command_exists_and_its_settings_compose(arguments):
     choices = []
     for argument in rest:
         name, _, values = argument.partition("=")
-        sweeps = name in ("direction", "experiment") or name.startswith("budget.")
+        sweeps = name in ("direction", "experiment", "runtime.seed") or name.startswith("budget.")
         choices.append([f"{name}={value}" for value in values.split(",")] if sweeps else [quoted(argument)])
     for overrides in itertools.product(*choices):
         compose(list(overrides))
