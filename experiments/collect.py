@@ -1,6 +1,7 @@
 """Copy what `make reproduce-all` wrote into the folders beside this file: python experiments/collect.py [results/micro]
 
     table1, table2, table3, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
+    claims                           also the ledger as JSON, from which the README of the repository shows an excerpt
     figures                          every chart as PNG, and a README that shows them
     runs                             one JSON file a run: configuration, provenance, cards of the stages, what the records are
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from acct.reporting import claims_excerpt
 from acct.reporting.charts.registry import CHARTS
 from acct.reporting.records import read_records
 from acct.training.files import hash_json
@@ -42,6 +44,16 @@ def copy_outcome(source: Path, folder: Path) -> list[str]:
         return [f"{markdown} is not there: make reproduce-all, or acct tables and acct claims."]
     readme.write_text(filled(readme.read_text(encoding="utf-8"), markdown.read_text(encoding="utf-8")), encoding="utf-8")
     shutil.copyfile(source.with_suffix(".csv"), folder / f"{source.name}.csv")
+    return []
+
+
+def copy_ledger(source: Path, folder: Path) -> list[str]:
+    """The ledger as JSON, and its excerpt in the README of the repository."""
+    if not source.is_file():
+        return [f"{source} is not there: acct claims."]
+    shutil.copyfile(source, folder / "claims" / source.name)
+    document = folder.parent / "README.md"
+    document.write_text(claims_excerpt.filled(document.read_text(encoding="utf-8"), claims_excerpt.excerpt(source)), encoding="utf-8")
     return []
 
 
@@ -107,6 +119,7 @@ def main(arguments: list[str]) -> int:
     steps: list[Callable[[], list[str]]] = [
         *(lambda name=name: copy_outcome(results / "tables" / name, FOLDER / name) for name in ("table1", "table2", "table3")),
         lambda: copy_outcome(results / "claims", FOLDER / "claims"),
+        lambda: copy_ledger(results / "claims.json", FOLDER),
         lambda: copy_figures(results / "figures", FOLDER / "figures"),
         lambda: copy_runs(results, FOLDER / "runs"),
     ]

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from acct.reporting.claims_excerpt import excerpt
 from tests.evaluation.test_run import OPTIONS, evaluate
 from tests.training.conftest import finished  # noqa: F401 (a fixture)
 
@@ -49,6 +50,17 @@ def test_what_is_not_there_is_named_and_its_copy_stays(collect, tmp_path, capsys
     assert "table2.md" in said and "table1.md" not in said and "figures" in said and "no evaluated run" in said
     assert "| seen |" in (tmp_path / "table1/README.md").read_text() and (tmp_path / "table1/table1.csv").read_text() == "a,b\n"
     assert (tmp_path / "table2/README.md").read_text(encoding="utf-8") == before
+
+
+def test_the_ledger_is_copied_and_shown_in_the_readme(collect, tmp_path):
+    folder = tmp_path / "experiments"
+    (folder / "claims").mkdir(parents=True)
+    source, document = ROOT / "experiments/claims/claims.json", tmp_path / "README.md"
+    document.write_text("a\n<!-- claims:begin -->\n<!-- claims:end -->\nb\n")
+    assert collect.copy_ledger(source, folder) == []
+    assert (folder / "claims/claims.json").read_bytes() == source.read_bytes()
+    assert excerpt(source) in document.read_text(encoding="utf-8")
+    assert len(collect.copy_ledger(tmp_path / "none.json", folder)) == 1
 
 
 def test_figures_are_shown_in_the_order_of_the_registry_and_old_ones_go(collect, tmp_path):

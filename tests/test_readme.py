@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 import shlex
@@ -68,9 +67,8 @@ def test_the_table_of_open_choices_is_the_codes():
 
 
 def test_the_claims_are_the_committed_figures():
-    table = "experiments/table1/table1.csv"
-    expected = excerpt(ROOT / table)
-    assert between(README, "claims") == expected, f"run: python -m acct.reporting.claims_excerpt {table} README.md"
+    expected = excerpt(ROOT / "experiments/claims/claims.json")
+    assert between(README, "claims") == expected, "run: python -m acct.reporting.claims_excerpt experiments/claims/claims.json README.md"
 
 
 def test_every_path_of_the_tree_exists_and_no_package_is_missing():

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from acct.errors import ArtifactError
 from acct.reporting.claims_latency import PLACE, LatencyRecord, read_latency
 from acct.reporting.figures import Sheet, lower_is_better
 from acct.reporting.intervals import Bootstrap, Sampled, relative
 from acct.reporting.records import load_records, settings
-from acct.reporting.render import COLUMNS
 from acct.reporting.validity import judge
 from acct.reporting.write import provenance_line
 
@@ -103,41 +99,6 @@ class RecordsEvidence(Evidence):
             if not variant:
                 lines.append(f"{name}: {judge(sheet, margin=self.margin).lines()[0]}")
         return lines
-
-
-class PointEvidence(Evidence):
-    """Evidence from the long CSV that tables are rendered to: figures without their draws, so without intervals of differences.
-
-    Args:
-        path: a file with the columns of `render.COLUMNS`. row: which setting its methods belong to.
-    Raises:
-        ArtifactError: other columns, or a number that is none.
-    """
-
-    def __init__(self, path: Path | str, scale: str, row: Row = Row()):
-        self.scale, self.confidence, self.latency, self.row, self.path = scale, 0.95, (), row, Path(path)
-        self._found: dict[tuple[str, str, str], Observed] = {}
-        with self.path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise ArtifactError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}. Render the table again.")
-            for number, line in enumerate(reader, start=2):
-                try:
-                    value, examples = float(line["value"]), int(line["examples"])
-                except ValueError as error:
-                    raise ArtifactError(f"{path}, line {number}: {error}. Render the table again.") from error
-                observed = Observed(Sampled(value, np.array([np.nan])), line["metric"], examples)
-                self._found[line["direction"], line["task"], line["method"]] = observed
-
-    def observed(self, row: Row, direction: str, task: str) -> Observed | None:
-        same = (row.retention, row.variant) == (self.row.retention, self.row.variant)
-        return self._found.get((direction, task, row.method)) if same else None
-
-    def hardware(self, directions: Sequence[str]) -> str:
-        return ""
-
-    def notes(self) -> list[str]:
-        return [f"figures of {self.path.name}"]
 
 
 def load_evidence(results_root: Path | str, scale: str, bootstrap: Bootstrap | None = None, margin: float = 0.1) -> RecordsEvidence:

@@ -1,45 +1,51 @@
-"""The ledger in a document: what the committed figures say, between two markers.
+"""The ledger in a document: the claims that the committed figures speak about, between two markers.
 
-    python -m acct.reporting.claims_excerpt experiments/table1/table1.csv README.md
+    python -m acct.reporting.claims_excerpt experiments/claims/claims.json README.md
 
-rewrites the block of a document. The committed CSV keeps figures without their draws, so the excerpt shows no intervals of differences:
-`acct claims` does, from records.
+rewrites the block of a document from what `acct claims` wrote.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from acct.errors import AcctError, ArtifactError
-from acct.reporting.claims import Entry, counts_line, ledger
-from acct.reporting.claims_evidence import PointEvidence
-from acct.reporting.claims_render import examples_text, measured_text
+from acct.json_files import read_json
 from acct.training.files import write_text
 
 BEGIN, END = "<!-- claims:begin -->\n", "<!-- claims:end -->"
+HEADS = ("claim of the paper", "place", "claimed", "seen", "n", "verdict")
 
 
-def excerpt(path: Path | str, scale: str = "micro") -> str:
-    """Claims that the CSV of a table can speak about, and how many of all there are, as Markdown.
+def excerpt(path: Path | str) -> str:
+    """Claims that were measured, on the paper's pairs or on embedded ones, and how many of all there are, as Markdown.
 
+    Args:
+        path: claims.json of a scale.
     Raises:
-        ArtifactError: no such file, or one with other columns.
+        ArtifactError: no such file, or one that `acct claims` has not written.
     """
-    if not Path(path).is_file():
-        raise ArtifactError(f"{path} does not exist. Give the long CSV that `acct tables` writes.")
-    entries = ledger(PointEvidence(path, scale))
-    shown = [entry for entry in entries if entry.measured.complete or (entry.beside is not None and entry.beside.complete)]
-    rows = ["| claim of the paper | place | claimed | seen | n | there |", "|---|---|---|---|---|---|", *map(_row, shown)]
-    return "\n".join([*rows, "", counts_line(entries), ""])
+    ledger = read_json(path, "Write it with `acct claims`.")
+    try:
+        rows = [_row(claim) for claim in ledger["claims"] if claim["value"] is not None or claim["beside_value"] is not None]
+        counts = str(ledger["counts"])
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is no claims ledger: field {error} is missing. Write it again with `acct claims`.") from error
+    return "\n".join([_line(HEADS), _line(["---"] * len(HEADS)), *rows, "", counts, ""])
 
 
-def _row(entry: Entry) -> str:
-    measured = entry.measured if entry.measured.complete else entry.beside
-    verdict = entry.verdict if entry.measured.complete else entry.beside_verdict
-    claim = entry.claim
-    return f"| {claim.claim} | {claim.place} | {claim.claimed} | {measured_text(measured)} | {examples_text(measured)} | {verdict} |"
+def _row(claim: Mapping[str, Any]) -> str:
+    own = claim["value"] is not None
+    seen, examples = (claim["text"], claim["examples"]) if own else (claim["beside_text"], claim["beside_examples"])
+    verdict = claim["verdict"] if own else f"{claim['beside_verdict']}, embedded pairs"
+    return _line([claim["claim"], claim["place"], claim["claimed"], seen, str(examples), verdict])
+
+
+def _line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
 def filled(document: str, text: str) -> str:
@@ -56,9 +62,9 @@ def filled(document: str, text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fill a document from a CSV; returns the exit code."""
+    """Fill a document from a ledger; returns the exit code."""
     if len(arguments) != 2:
-        print("usage: python -m acct.reporting.claims_excerpt <table1.csv> <document.md>", file=sys.stderr)
+        print("usage: python -m acct.reporting.claims_excerpt <claims.json> <document.md>", file=sys.stderr)
         return 2
     try:
         document = Path(arguments[1])

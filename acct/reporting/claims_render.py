@@ -145,7 +145,7 @@ def as_csv(entries: Sequence[Entry]) -> str:
 
 
 def as_json(entries: Sequence[Entry], scale: str, notes: Sequence[str] = ()) -> str:
-    """Every row with the parts behind it."""
+    """Every row with the parts behind it, the text of its figures, and the line of counts: all that `claims_excerpt` shows."""
 
     def parts(measured: Measured | None) -> list[dict[str, Any]]:
         return [
@@ -155,9 +155,18 @@ def as_json(entries: Sequence[Entry], scale: str, notes: Sequence[str] = ()) -> 
         ]  # fmt: skip
 
     rows = [
-        {**as_row(e), "compared": parts(e.measured), "beside_compared": parts(e.beside), "missing": e.measured.missing} for e in entries
-    ]
-    return json.dumps({"scale": scale, "claims": rows, "provenance": list(notes)}, indent=2, ensure_ascii=False) + "\n"
+        {
+            **as_row(e), "text": measured_text(e.measured), "beside_text": measured_text(e.beside), "compared": parts(e.measured),
+            "beside_compared": parts(e.beside), "missing": e.measured.missing,
+        }
+        for e in entries
+    ]  # fmt: skip
+    return (
+        json.dumps(
+            {"scale": scale, "counts": counts_line(entries), "claims": rows, "provenance": list(notes)}, indent=2, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def write_claims(

@@ -9,14 +9,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from acct.cli.plan import SIX as REPRODUCED
 from acct.config.root import config_folder
 from acct.errors import ArtifactError, ConfigError
 from acct.reporting.claims import EMBEDDED, FAILS, HOLDS, NOT_COMPARABLE, NOT_RUN, Claim, counts_line, judge_claim, ledger
-from acct.reporting.claims_evidence import PointEvidence, RecordsEvidence, Row, load_evidence
+from acct.reporting.claims_evidence import RecordsEvidence, Row, load_evidence
 from acct.reporting.claims_excerpt import excerpt, filled, main
 from acct.reporting.claims_latency import read_latency
 from acct.reporting.claims_measures import MOST, SOME, Bound, Compared, Level, Timing
@@ -25,8 +24,6 @@ from acct.reporting.claims_table import CLAIMS
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import Records, as_frame
-from acct.reporting.render import long_csv
-from acct.reporting.tables import table1
 from tests.reporting.stored import row, rows, store
 
 BOOT = Bootstrap(400)
@@ -240,31 +237,24 @@ def test_the_whole_ledger_of_perfect_micro_records_has_no_verdict_on_real_pairs(
     assert all(entry.beside is None for entry in entries if entry.claim.place == "Appendix I")
 
 
-def test_the_csv_of_a_table_gives_the_same_figures_without_intervals(tmp_path: Path) -> None:
-    records = sheet([one for name in EMBEDDED.values() for one in rows(name)])
-    path = tmp_path / "table1.csv"
-    path.write_text(long_csv(table1(records)))
-    points, full = PointEvidence(path, "micro"), RecordsEvidence("micro", {("", 0.25): records})
-    for one, other in zip(ledger(points), ledger(full)):
-        assert (one.verdict, one.beside_verdict) == (other.verdict, other.beside_verdict)
-        if one.beside is not None and one.beside.complete:
-            np.testing.assert_allclose(one.beside.figure[0].value, other.beside.figure[0].value, rtol=1e-5)
-            assert math.isnan(one.beside.figure[0].lower)
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ArtifactError, match="has the columns"):
-        PointEvidence(path, "micro")
-
-
 def test_a_document_is_filled_between_its_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table, document = tmp_path / "table1.csv", tmp_path / "README.md"
-    table.write_text(long_csv(table1(sheet(rows(EMBEDDED[FORWARD]) + rows(EMBEDDED["qwen3_8b_to_4b"])))))
+    records = sheet(rows(EMBEDDED[FORWARD]) + rows(EMBEDDED["qwen3_8b_to_4b"]))
+    evidence = RecordsEvidence("micro", {("", 0.25): records})
+    written = write_claims(tmp_path, "micro", folder=tmp_path, evidence=evidence)
+    ledger_file, document = tmp_path / "claims.json", tmp_path / "README.md"
+    assert ledger_file in written.files
     document.write_text("a\n<!-- claims:begin -->\nstale\n<!-- claims:end -->\nb\n")
-    assert main([str(table), str(document)]) == 0
+    assert main([str(ledger_file), str(document)]) == 0
     text = document.read_text()
     assert text.startswith("a\n<!-- claims:begin -->\n| claim") and text.endswith("<!-- claims:end -->\nb\n") and "stale" not in text
-    assert "| ACCT above Target Full on WikiText2 | Section 4.3, Table 1 | above | -4.67 PPL (" in text  # e - e^2
-    assert filled(text, excerpt(table)) == text
-    assert main([str(table)]) == 2 and main([str(tmp_path / "none.csv"), str(document)]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert "| ACCT above Target Full on WikiText2 | Section 4.3, Table 1 | above | -4.67" in text  # e - e^2
+    shown = [entry for entry in written.entries if entry.beside is not None and entry.beside.complete]
+    assert text.count("embedded pairs |") == len(shown) > 0 and counts_line(written.entries) in text
+    assert filled(text, excerpt(ledger_file)) == text
+    assert main([str(ledger_file)]) == 2 and main([str(tmp_path / "none.json"), str(document)]) == 2
+    assert "no such file" in capsys.readouterr().err
+    ledger_file.write_text('{"claims": [{}]}')
+    with pytest.raises(ArtifactError, match="no claims ledger"):
+        excerpt(ledger_file)
     with pytest.raises(ArtifactError, match="once each"):
         filled("no markers", "x")
