@@ -161,12 +161,8 @@ def as_json(entries: Sequence[Entry], scale: str, notes: Sequence[str] = ()) -> 
         }
         for e in entries
     ]  # fmt: skip
-    return (
-        json.dumps(
-            {"scale": scale, "counts": counts_line(entries), "claims": rows, "provenance": list(notes)}, indent=2, ensure_ascii=False
-        )
-        + "\n"
-    )
+    content = {"scale": scale, "counts": counts_line(entries), "claims": rows, "provenance": list(notes)}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_claims(
