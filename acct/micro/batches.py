@@ -164,6 +164,8 @@ def question_block(rng: random.Random, document: Document, places: Places, kind:
     first = places.value_ends[hops[0].key]
     rows = [len(prompt) - 1] + ([len(prompt)] if len(answered) == 2 else [])
     block.targets += [Target("spell", 0, end, (end - 1,)) for end in name_ends]
+    if not prompter.chat:  # without a turn's fixed opening, rows that gather nothing would rest on any of many full stops, not on a sink
+        block.targets += [Target("gather", head, row, (-1,)) for row in range(len(prompt) - 1) for head in (2, 3)]
     for row in rows:
         block.targets += [Target("gather", 0, row, (entity,)), Target("gather", 1, row, (inner,))]
         if extra is not None:

@@ -7,7 +7,8 @@ that chosen heads give to the positions they should look at. It leaves no trace 
     spell    the end of a name looks at its start, so that a name's last token carries the whole name
     gather   a value looks at its fact's entity (head 0), relation (1) and verb (3);
              an answer looks at the question's entity (0), its relation or craft (1) and its outer relation or candidate (2);
-             an option of several looks at its letter (3)
+             an option of several looks at its letter (3);
+             after a base prompt, the rows of a question that gather nothing look at the document's first token, a sink (2, 3)
     find     an answer looks at the value of the fact asked for, or at the right option (0, 2)
     follow   two hops: at the second fact's value (0); yes/no: at the candidate if it is the value found, else at the question (2)
 
@@ -128,7 +129,7 @@ def recipe_of(family: str, size: str) -> Recipe:
     """The small model's training from nothing, or the large one's from where the small one ended."""
     if size == "small":
         return Recipe(steps=SMALL_STEPS[family])
-    return Recipe(steps=200, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=10.0)
+    return Recipe(steps=300, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=10.0)
 
 
 @dataclass

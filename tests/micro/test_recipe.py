@@ -60,6 +60,26 @@ def test_targets_point_at_what_they_name():
         assert all(asked.ids[at + 1] == asked.ids[asked.labels[0] + 1 + n] for n, at in enumerate(asked.labels))
 
 
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("kind", ["lookup", "yes/no", "two-hop", "complete"])
+def test_after_a_base_prompt_rows_with_nothing_to_gather_look_at_the_documents_first_token(kind, chat):
+    """Both heads of the second KV head, every row before the answer's, once; the packer turns -1 into the row's first column."""
+    rng, prompter = random.Random(5), Prompter(chat)
+    document = write_document(rng, names("train"), 12, 4)
+    block, places = document_block(rng, document, prompter.document_prefix, prompter.document_suffix)
+    asked = question_block(rng, document, places, kind, prompter)
+    answered = asked.labels[0]
+    for head in (2, 3):
+        resting = [t.row for t in asked.targets if (t.stage, t.head, t.columns) == ("gather", head, (-1,))]
+        assert resting == ([] if chat else list(range(answered)))
+    own = [t for t in asked.targets if t.stage == "gather" and t.columns != (-1,)]
+    assert own and all(t.row >= answered and t.columns[0] > 0 for t in own)
+    if not chat:
+        rows, columns = pack([[block, asked]]).targets["gather", 3]
+        shifted = (rows[0] >= len(block.ids)) & (rows[0] < len(block.ids) + answered)
+        assert int(shifted.sum()) == answered and (columns[0, shifted, 0] == 0).all()
+
+
 def test_a_question_sees_the_document_and_itself_at_its_own_positions():
     rng, prompter = random.Random(1), Prompter(False)
     batch = make_batch(rng, rows=2, facts=5, questions=3, fillers=2, mixed=True, prompter=prompter)
