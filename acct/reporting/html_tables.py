@@ -71,12 +71,29 @@ def block_html(block: Block, caption: str) -> Markup:
 
 
 def table_html(table: Table) -> Markup:
-    """A table: its words, a legend, its grids, and its provenance. Notes are shown elsewhere on the page."""
+    """A table: its words, a legend, its grids, its notes and its provenance."""
     legend = tag("ul", *(tag("li", text, class_=kind) for kind, text in LEGEND), class_="legend")
     number = table.name.removeprefix("table")
     grids = [block_html(block, f"Table {number}, {block.title}") for block in table.blocks]
     provenance = tag("p", table.provenance, class_="soft") if table.provenance else None
-    return tag("div", tag("p", table.caption), legend, *grids, provenance)
+    return tag("div", tag("p", table.caption), legend, *grids, *notes_html(table.notes), provenance)
+
+
+def notes_html(notes: Sequence[str], elsewhere: Sequence[str] = ("Summary", "Validity")) -> list[Markup]:
+    """Notes of a table under their headings.
+
+    Args:
+        notes: lines of Markdown, as tables carry them. elsewhere: headings whose lines have a section of their own on the page.
+    """
+    under: dict[str, list[str]] = {}
+    heading = "Notes"
+    for line in filter(None, (note.strip() for note in notes)):
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        else:
+            under.setdefault(heading, []).append(line.removeprefix("- "))
+    shown = {title: lines for title, lines in under.items() if title not in elsewhere}
+    return [part for title, lines in shown.items() for part in (tag("h3", title), bullets(worded(line) for line in lines))]
 
 
 def badge(text: str, kind: str = "") -> Markup:

@@ -136,6 +136,7 @@ def test_tables_claims_charts_latency_controls_runs_and_settings_are_there(text:
     for expected in (
         "Table 1, micro qwen3 small → large", "Table 2, micro qwen3 small → large", "ACCT 2x", "Random, retrained", "Claims of the paper",
         "not comparable at this scale", "one chart", "Latency of each context sample", "All 6 comparisons", "prompts.cue",
+        "no card of any stage is there", "Scored: ",
         "Provenance: commit 0123456789ab", "Capacities that the Allocator gave", "The same statements about the embedded pairs",
     ):  # fmt: skip
         assert expected in words, expected
