@@ -52,10 +52,11 @@ def cartographer(geometry: PairGeometry, shape: CartographerShape, tokens: int, 
     """Scores of every position for every unit, and their ranking (sorting counts no operation)."""
     w, d, both, pairs = shape.width, shape.attention_width, tokens + query, geometry.units * tokens
     shared = 2.0 * both * (geometry.source.hidden * w + 2 * w * d) + 2.0 * tokens * (w + shape.position_features) * d
-    attention = 4.0 * shape.query_slots * both * d
+    attention = 4.0 * shape.query_slots * both * d + 2.0 * shape.query_slots * w * d
+    units = geometry.units * (4.0 * shape.code_width * d + 16.0 * d * d + 2.0 * shape.query_slots * d * d)  # codes, FiLM, slots
     score = pairs * d * (4.0 * shape.query_slots + 4)  # matches and their mix; addition, GELU, readout
     read = both * geometry.source.hidden * width + 4 * shape.parameters(geometry)
-    return Work(shared + attention + score, read + pairs * (4 + 8))
+    return Work(shared + attention + units + score, read + pairs * (4 + 8))
 
 
 def allocator(geometry: PairGeometry, rule: BudgetRule, tokens: int) -> Work:
@@ -64,8 +65,12 @@ def allocator(geometry: PairGeometry, rule: BudgetRule, tokens: int) -> Work:
     return Work(0.0, geometry.units * tokens * 8 + slots * (8 + 8 + 1))
 
 
-def compiler(geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tokens: int, width: int) -> Work:
-    """Bridge and residual at the selected slots; the union of the units' positions is taken as the whole context."""
+def compiler(geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tokens: int, width: int, union: int | None = None) -> Work:
+    """Bridge and residual at the selected slots.
+
+    Args:
+        union: positions that any unit keeps; None for all of the context.
+    """
     source, dim = geometry.source, geometry.target.head_dim
     slots = geometry.units * rule.resolve(tokens).mean_capacity
     w, inner, latents = shape.width, shape.feed_forward_width, shape.latents
@@ -74,7 +79,8 @@ def compiler(geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tok
     encoder = shape.depth * (
         4.0 * tokens * w * w + 4.0 * latents * tokens * w + latents * (12.0 * w * w + 4.0 * latents * w + 6.0 * w * inner)
     )
-    decoder = shape.depth * (4.0 * tokens * w * w + 4.0 * tokens * latents * w + 6.0 * tokens * w * inner + 4.0 * latents * w * w)
+    kept = tokens if union is None else union
+    decoder = shape.depth * (4.0 * kept * w * w + 4.0 * kept * latents * w + 6.0 * kept * w * inner + 4.0 * latents * w * w)
     readout = 4.0 * slots * (w + CONDITIONS) * dim
     weights = 4 * (shape.parameters() + 2 * geometry.units * (source.head_dim + 1) * dim)
     read = width * (2 * slots * source.head_dim + tokens * (1 + shape.taps) * source.hidden)

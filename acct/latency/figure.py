@@ -26,7 +26,8 @@ def figure2(documents: Sequence[dict[str, Any]], folder: Path | str) -> list[Pat
             lengths = [record["context_tokens"] for record in one["records"]]
             axes.plot(lengths, [record["speedup"] for record in one["records"]], marker="o", label=direction_label(one["direction"]))
         axes.axhline(1.0, color="#999999", linewidth=0.8, linestyle="--")
-        axes.set(xlabel="context (tokens)", ylabel="target prefill / conversion", xscale="log", yscale="log")
+        axes.set(xlabel="context (tokens)", ylabel="target prefill / conversion", xscale="log")
+        axes.set_ylim(bottom=0)
         ticks = sorted({record["context_tokens"] for one in own for record in one["records"]})
         axes.set_xticks(ticks, [f"{tick / 1024:g}K" if tick >= 1024 else str(tick) for tick in ticks])
         axes.minorticks_off()

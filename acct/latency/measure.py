@@ -123,6 +123,7 @@ class Suite:
         receiver = Receiver.of(settings, self.dtype, self.target_device)
         source = Receiver.of(settings_of(self.names[0], longest_read, self.options.yarn), self.dtype, torch.device("cpu"))
         self.geometry = PairGeometry(source.geometry, receiver.geometry)
+        self.ridge_layers = sorted({min(count, source.geometry.layers) for count in self.options.ridge_source_layers})
         self.inner = [counting.inner_width(configuration(name)) for name in self.names]
         self.rule = BudgetRule(config.budget.retention, config.budget.tail_tokens)
         interface = random_interface(config, self.geometry, runtime.seed)
@@ -206,7 +207,7 @@ class Suite:
                 sample.mounted_bytes = cache.mounted_bytes()
                 del packed, cache
             del order, selection, kv
-        for layers in [] if alone else self.options.ridge_source_layers:
+        for layers in [] if alone else self.ridge_layers:
             self._ridge(sample, layers, states)
 
     def _ridge(self, sample: Sample, layers: int, states: SourceStates) -> None:
@@ -248,7 +249,7 @@ class Suite:
         options = self.options
         warmup, repetitions = dict(options.warmup), dict(options.repetitions)
         for counts in (warmup, repetitions):
-            counts |= {f"ridge_{layers}": counts["ridge"] for layers in options.ridge_source_layers}
+            counts |= {f"ridge_{layers}": counts["ridge"] for layers in self.ridge_layers}
         ideal = counting.ideal_bytes(self.geometry, self.rule, tokens, self.dtype.itemsize)
         return Sample(tokens, Clock(warmup, repetitions), ideal_bytes=ideal)
 
