@@ -193,6 +193,7 @@ class Cartographer(nn.Module):
         unit_step = block or max(min(budget // max(context, 1), count), 1)
         place_step = context if block else max(min(context, budget), 1)
         scores = []
+        workspace: Tensor | None = None
         for row in range(batch):
             parts = []
             for first in range(0, count, unit_step):
@@ -201,8 +202,14 @@ class Cartographer(nn.Module):
                 for start in range(0, context, place_step):
                     x, shared = token[row, start : start + place_step], base[row, start : start + place_step]
                     matches = x @ z.transpose(-1, -2)  # [unit, context, query_slot]
-                    mixed = torch.baddbmm(shared.expand(len(z), -1, -1), matches, self.match.weight.T.expand(len(z), -1, -1))
-                    pieces.append(self.readout(self.dropout(F.gelu(mixed)))[..., 0])
+                    mix = self.match.weight.T.expand(len(z), -1, -1)
+                    if torch.is_grad_enabled():
+                        mixed = F.gelu(torch.baddbmm(shared.expand(len(z), -1, -1), matches, mix))
+                    else:  # the same in memory that is used again: fresh pages cost more than the arithmetic
+                        if workspace is None or workspace.shape != (len(z), len(x), width):
+                            workspace = token.new_empty(len(z), len(x), width)
+                        mixed = torch.ops.aten.gelu_(torch.baddbmm(shared.expand(len(z), -1, -1), matches, mix, out=workspace))
+                    pieces.append(self.readout(self.dropout(mixed))[..., 0])
                 parts.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1))
             scores.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         return torch.stack(scores)

@@ -9,6 +9,8 @@ on the CPU in page faults of its full-length intermediates.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -41,25 +43,48 @@ def compile_slots(
     z, row = residual.trunk(states, selection) if residual is not None else (None, None)
     xi = conditions(selection, own) if residual is not None else None
     total = rows.new_zeros((), dtype=own)
-    results = []
-    for name, stored in (("key", states.keys_pre), ("value", states.values)):
-        source = flat_rows(stored)
-        result = stored.new_empty(slots + 1, bridge.key_map.shape[-1], dtype=dtype or own)  # the last row takes what padding writes
-        for block in groups.blocks:
-            vectors = source.index_select(0, rows[block.index].view(-1)).to(own)
-            made = _affine(getattr(bridge, f"{name}_bias"), block, vectors, of_units(getattr(bridge, f"{name}_map"), block))
-            if residual is not None and z is not None and xi is not None and row is not None:
+    space = _Space(rows.device, own)
+    kinds = (("key", states.keys_pre), ("value", states.values))
+    shape = (slots + 1, bridge.key_map.shape[-1])  # the last row takes what padding writes
+    results = {name: stored.new_empty(shape, dtype=dtype or own) for name, stored in kinds}
+    sources = {name: flat_rows(stored) for name, stored in kinds}
+    for block in groups.blocks:
+        where, place = rows[block.index].view(-1), block.index if block.full else block.index.masked_fill(~block.valid, slots)
+        read = space.rows("z", z, row[block.index].view(-1)) if z is not None and row is not None else None
+        conditioned = xi[block.index] if xi is not None else None
+        for name in results:
+            vectors = space.rows("source", sources[name], where)
+            made = space.affine("made", getattr(bridge, f"{name}_bias"), block, vectors, of_units(getattr(bridge, f"{name}_map"), block))
+            if residual is not None and read is not None and conditioned is not None:
                 readout = of_units(getattr(residual, f"{name}_readout"), block)
-                correction = _affine(getattr(residual, f"{name}_bias"), block, z.index_select(0, row[block.index].view(-1)), readout)
-                correction.baddbmm_(xi[block.index], residual.condition_map @ readout)
-                made += correction
+                correction = space.affine("correction", getattr(residual, f"{name}_bias"), block, read, readout)
+                made += correction.baddbmm_(conditioned, residual.condition_map @ readout)
             total += made.sum()
-            place = block.index.masked_fill(~block.valid, slots).view(-1)
-            result.index_copy_(0, place, made.flatten(0, 1).to(result.dtype))
-        results.append(result[:slots])
-    return results[0], results[1], total
+            results[name].index_copy_(0, place.view(-1), made.flatten(0, 1).to(results[name].dtype))
+    return results["key"][:slots], results["value"][:slots], total
 
 
-def _affine(bias: Tensor, block: UnitBlock, x: Tensor, weights: Tensor) -> Tensor:
-    """x W_p + b_p: [group, width, out]; x [group * width, in], weights [group, in, out], bias [unit, out]."""
-    return torch.baddbmm(of_units(bias, block)[:, None], x.view(*block.index.shape, x.shape[-1]), weights)
+class _Space:
+    """Memory for one block, used again by the next: on the CPU fresh pages cost about as much as the arithmetic."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.options = {"device": device, "dtype": dtype}
+        self.kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Uninitialised numbers of a shape; what was taken under the same name before is overwritten."""
+        count = math.prod(shape)
+        if name not in self.kept or self.kept[name].numel() < count:
+            self.kept[name] = torch.empty(count, **self.options)
+        return self.kept[name][:count].view(shape)
+
+    def rows(self, name: str, x: Tensor, index: Tensor) -> Tensor:
+        """x[index], x [row, in]; in the space's type."""
+        if x.dtype != self.options["dtype"]:
+            return x.index_select(0, index).to(self.options["dtype"])
+        return torch.index_select(x, 0, index, out=self.take(name, len(index), x.shape[-1]))
+
+    def affine(self, name: str, bias: Tensor, block: UnitBlock, x: Tensor, weights: Tensor) -> Tensor:
+        """x W_p + b_p: [group, width, out]; x [group * width, in], weights [group, in, out], bias [unit, out]."""
+        out = self.take(name, *block.index.shape, weights.shape[-1])
+        return torch.baddbmm(of_units(bias, block)[:, None], x.view(*block.index.shape, x.shape[-1]), weights, out=out)

@@ -28,13 +28,14 @@ class UnitBlock:
     Attributes:
         units: int64 [group], ascending. every: whether these are all units, in order.
         index: int64 [group, width], the slot at each place; the unit's first slot at padding.
-        valid: bool [group, width].
+        valid: bool [group, width]. full: whether no place is padding.
     """
 
     units: Tensor
     every: bool
     index: Tensor
     valid: Tensor
+    full: bool
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,15 @@ class UnitGroups:
         blocks: list[UnitBlock] = []
         places = 0
         base = torch.zeros_like(counts)  # first place of each unit
-        for members, width in _blocks(counts.tolist(), waste, largest):
+        by_unit = counts.tolist()
+        for members, width in _blocks(by_unit, waste, largest):
             units = torch.tensor(members, device=unit.device)
             along = torch.arange(width, device=unit.device)
             valid = along < counts[units, None]
             index = order[starts[units, None] + along.masked_fill(~valid, 0)]
             base[units] = places + width * torch.arange(len(members), device=unit.device)
-            blocks.append(UnitBlock(units, len(members) == selection.units, index, valid))
+            full = all(by_unit[member] == width for member in members)
+            blocks.append(UnitBlock(units, len(members) == selection.units, index, valid, full))
             places += valid.numel()
         unit_in_order = unit[order]
         place[order] = base[unit_in_order] + torch.arange(len(order), device=unit.device) - starts[unit_in_order]
