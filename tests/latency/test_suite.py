@@ -113,6 +113,19 @@ def test_a_length_that_does_not_fit_is_left_out_and_the_sweep_goes_on(tmp_path: 
         Suite(config).run()
 
 
+@pytest.mark.parametrize("interface", ["float32", "bfloat16"])
+def test_models_in_bfloat16_as_on_a_gpu(tmp_path: Path, interface: str) -> None:
+    config = configured(
+        tmp_path, "runtime.dtype=bfloat16", f"latency.interface_dtype={interface}", "latency.context_tokens=[40]", "latency.inputs=random"
+    )
+    suite = Suite(config)
+    sample = suite.run().samples[40]
+    assert sample.mounted_bytes <= 1.05 * sample.ideal_bytes and sample.ideal_bytes == 2 * 9 * 10 * 12 * 2
+    with torch.no_grad():
+        kv = suite.conversion.convert(suite._random(40)())
+    assert kv.keys.dtype == kv.values.dtype == torch.bfloat16 and len(kv.keys) == 9 * 10
+
+
 def test_a_prefill_below_its_floor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "read_source", lambda source, batch: None)  # nothing is computed
     config = configured(tmp_path, "latency.floor_slack=1.0", "latency.inputs=random")
