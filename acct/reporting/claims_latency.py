@@ -28,7 +28,8 @@ class LatencyRecord:
         context_tokens: N. device, dtype: what it ran on and in. stages_ms: median of each stage.
         conversion_ms: Cartographer + Allocator + Compiler. target_prefill_ms: the target's own run over the context.
         speedup: target prefill / conversion. cold_speedup: target prefill / (source prefill + conversion + packing + rotation).
-        mounted_bytes, ideal_bytes: measured, and 2 P k d bytes per number. peak_bytes: largest device memory.
+        mounted_bytes, ideal_bytes: measured, and 2 P k d bytes per number. peak_bytes: most memory that one conversion
+            holds beside its inputs, its output included.
     """
 
     direction: str
