@@ -39,17 +39,18 @@ def compile_slots(
         tells of one that is not finite. Places of padding repeat real slots in it.
     """
     rows = source_rows(selection, states, bridge.geometry)
-    own, slots = bridge.key_map.dtype, len(rows)
+    own = bridge.key_map.dtype
     z, row = residual.trunk(states, selection) if residual is not None else (None, None)
     xi = conditions(selection, own) if residual is not None else None
     total = rows.new_zeros((), dtype=own)
     space = _Space(rows.device, own)
     kinds = (("key", states.keys_pre), ("value", states.values))
-    shape = (slots + 1, bridge.key_map.shape[-1])  # the last row takes what padding writes
+    shape = (len(rows), bridge.key_map.shape[-1])
     results = {name: stored.new_empty(shape, dtype=dtype or own) for name, stored in kinds}
     sources = {name: flat_rows(stored) for name, stored in kinds}
     for block in groups.blocks:
-        where, place = rows[block.index].view(-1), block.index if block.full else block.index.masked_fill(~block.valid, slots)
+        where, place = rows[block.index].view(-1), block.index.view(-1)
+        real = None if block.full else block.valid.view(-1).nonzero().flatten()  # padding is computed and not written
         read = space.rows("z", z, row[block.index].view(-1)) if z is not None and row is not None else None
         conditioned = xi[block.index] if xi is not None else None
         for name in results:
@@ -60,8 +61,12 @@ def compile_slots(
                 correction = space.affine("correction", getattr(residual, f"{name}_bias"), block, read, readout)
                 made += correction.baddbmm_(conditioned, residual.condition_map @ readout)
             total += made.sum()
-            results[name].index_copy_(0, place.view(-1), made.flatten(0, 1).to(results[name].dtype))
-    return results["key"][:slots], results["value"][:slots], total
+            written = made.flatten(0, 1).to(results[name].dtype)
+            if real is None:
+                results[name].index_copy_(0, place, written)
+            else:
+                results[name].index_copy_(0, place[real], written.index_select(0, real))
+    return results["key"], results["value"], total
 
 
 class _Space:
