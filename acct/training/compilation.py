@@ -127,7 +127,7 @@ class CompilationTask:
         """The batch's constants, from memory or computed; computed ones are added to `statistics`."""
         key = tuple(indices)
         if key not in self._cache:
-            found = self._freeze(indices, statistics)
+            found = self.freeze(indices, statistics)
             if found.bytes() > self._room:
                 return found
             self._room -= found.bytes()
@@ -148,7 +148,8 @@ class CompilationTask:
         return batch, selection, states, native
 
     @torch.no_grad()
-    def _freeze(self, indices: list[int], statistics: BridgeStatistics | None) -> FrozenBatch:
+    def freeze(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
+        """The batch's constants, computed."""
         pair = self.session.pair
         batch, selection, states, native = self._read(indices, statistics)
         source_keys, source_values = gather_source(selection, states, pair.geometry)

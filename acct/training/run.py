@@ -19,6 +19,7 @@ from acct.training.allocation import AllocationTask
 from acct.training.artifacts import Artifact, build_or_reuse, load_artifact
 from acct.training.checkpoint import Checkpoint
 from acct.training.compilation import CompilationTask, bridge_report, compiler_of, prefixed
+from acct.training.cost import compiler_step_cost
 from acct.training.files import finite
 from acct.training.loop import FitReport, Loss, batches, fit
 from acct.training.modules import (
@@ -251,6 +252,10 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if embedding is not None:
             start_embedding(residual, embedding, config.compiler.embedding_anchor)
         task.bridge, task.residual = bridge, residual
+        if session.parallel.main:
+            cost = compiler_step_cost(task, order[0])
+            logger.info("compiler: %s", cost.line())
+            session.provenance.note({"compiler_step_target_forwards": {"fresh": round(cost.fresh, 2), "kept": round(cost.kept, 2)}})
         report = _fit(session, "compiler", residual, task, checkpoint)
         facts |= {"steps": report.steps, "last": finite(report.last)}
         if measured is not None:

@@ -197,10 +197,8 @@ def open_session(config: Config, record: bool = True) -> Iterator[Session]:
     parallel.barrier()
     with provenance.phase("load"):
         pair = load_configured_pair(config)
-    if record and parallel.main:
-        tracker = open_tracker(config, "train" if config.stage == "all" else config.stage)
-    else:
-        tracker = Tracker(None)
+    kind = "train" if config.stage == "all" else config.stage
+    tracker = open_tracker(config, kind) if record and parallel.main else Tracker(None)
     provenance.note(
         {
             "direction": config.direction.name,

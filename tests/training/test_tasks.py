@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from acct.training import cost
 from acct.training.allocation import AllocationTask
 from acct.training.artifacts import load_artifact
 from acct.training.compilation import CompilationTask
@@ -155,3 +156,24 @@ def test_statistics_do_not_depend_on_the_batches(session):
     all_at_once = task.statistics([list(range(6))], "bridge")
     assert torch.allclose(one.cross_products, all_at_once.cross_products, rtol=1e-4, atol=1e-2)
     assert torch.equal(one.rows, all_at_once.rows)  # states of other batches differ by float32 rounding, rows do not
+
+
+def test_the_cost_of_a_step_is_a_ratio_of_medians_and_leaves_everything_as_it_was(session, monkeypatch):
+    task, compiler = compilation(session)
+    before = {name: value.clone() for name, value in compiler.state_dict().items()}
+    frozen, calls = [], []
+    freeze = task.freeze
+    monkeypatch.setattr(task, "freeze", lambda indices: frozen.append(indices) or freeze(indices))
+    ticks = iter([9, 9, 9, 2, 12, 6, 4, 20, 10, 3, 90, 60])  # warm-up, then three rounds of forward, fresh and kept step
+
+    def timed(run):
+        calls.append(run())
+        return float(next(ticks)), None
+
+    monkeypatch.setattr(cost, "timed", timed)
+    found = cost.compiler_step_cost(task, [0, 1])
+    assert (found.forward_milliseconds, found.fresh, found.kept, found.examples) == (3.0, pytest.approx(20 / 3), pytest.approx(10 / 3), 2)
+    assert len(calls) == 12 and frozen == [[0, 1]] * 5, "once for what is kept, then once in each fresh step"
+    assert "6.7 target forwards of the same 2 examples, 3.3" in found.line()
+    assert all(torch.equal(value, before[name]) for name, value in compiler.state_dict().items())
+    assert all(parameter.grad is None for parameter in task.residual.parameters())
