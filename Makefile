@@ -13,7 +13,7 @@ OLDEST ?= 5.2.0
 EXTRAS ?= data,report
 TEST_EXTRAS ?= data,eval,track,dashboard,report,dev
 # Tests of everything that touches transformers' own code, for `make test-oldest` and `make test-latest`.
-VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tests/test_interface_check.py tests/test_generation.py tests/test_likelihood.py tests/test_transfer.py
+VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tests/test_interface_check.py tests/test_generation.py tests/test_likelihood.py tests/test_transfer.py tests/latency
 # Where `make test-real` keeps the tokenizers that it fetches.
 TOKENIZERS ?= $(VENV)/tokenizers
 BIN := $(VENV)/bin

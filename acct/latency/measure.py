@@ -233,7 +233,7 @@ class Suite:
         for _ in range(clock.passes("query_native")):
             ids = prompt(geometry.vocabulary, 1, options.query_tokens, self.generator).query_ids.to(device)
             clock.run("query_native", native_step, target, cache, ids)
-            cache.crop(tokens)
+            cache.crop(-options.query_tokens)  # newer transformers know no other way
         del cache
         kv, _ = self.conversion.rotation(self.conversion.packing(self.conversion.convert(self._random(tokens)())))
         with mounted(target, kv) as cache_of_slots:
