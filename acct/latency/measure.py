@@ -26,6 +26,7 @@ from acct.latency import counting
 from acct.latency.ceilings import Ceilings, measure_ceilings
 from acct.latency.clock import Clock
 from acct.latency.counting import Work
+from acct.latency.forecast import Forecast
 from acct.latency.memory import PeakMemory, is_out_of_memory
 from acct.latency.stages import (
     Conversion,
@@ -142,8 +143,9 @@ class Suite:
         with process_settings(options.threads, options.matmul_precision):
             ceilings = self._ceilings()
             growth = {tokens: self._sample(tokens) for tokens in self.growth_lengths}
-            self._each("growth", growth, self._growth)
             samples = {tokens: self._sample(tokens) for tokens in self.lengths}
+            self.forecast = self._forecast(growth, samples)
+            self._each("growth", growth, self._growth)
             source = self._model(0)
             self._each("source_prefill", samples, lambda sample: self._source(source, sample, ceilings))
             if options.inputs == "random":
@@ -168,11 +170,12 @@ class Suite:
                     raise
                 reason = str(error) if isinstance(error, ModelError) else f"out of memory: {(str(error).splitlines() or [''])[0]}"
             else:
-                logger.info("%s: %s at %d tokens timed", self.config.direction.name, phase, tokens)
+                logger.info("%s: %s at %d tokens timed: %s", self.config.direction.name, phase, tokens, self.forecast.after(phase, tokens))
                 continue
             finally:
                 self._collect()
             del samples[tokens]
+            self.forecast.without(tokens)
             self.skipped.append({"context_tokens": tokens, "phase": phase, "reason": reason})
             logger.warning("%s: %d tokens are left out, %s: %s", self.config.direction.name, tokens, phase, reason)
 
@@ -244,6 +247,29 @@ class Suite:
                 cache_of_slots.rewind(mark)
 
     # ---- parts ----
+
+    def _forecast(self, growth: dict[int, Sample], samples: dict[int, Sample]) -> Forecast:
+        """Operations of every step to come."""
+        operations: dict[tuple[str, int], float] = {}
+        geometry, query, width = self.geometry, self.options.query_tokens, self.dtype.itemsize
+
+        def conversion(sample: Sample) -> float:
+            counted = Sample(sample.tokens, sample.clock)
+            self._count_conversion(counted)
+            return sum(counted.work[stage].flops * sample.clock.passes(stage) for stage in CONVERSION)
+
+        for tokens, sample in growth.items():
+            operations["growth", tokens] = conversion(sample)
+        for tokens, sample in samples.items():
+            clock = sample.clock
+            ridges = (counting.ridge(geometry, layers, tokens, width).flops for layers in self.ridge_layers)
+            maps = sum(flops * clock.passes(f"ridge_{layers}") for flops, layers in zip(ridges, self.ridge_layers))
+            read = counting.prefill(geometry.source, self.inner[0], tokens + query, width).flops * clock.passes("source_prefill")
+            operations["source_prefill", tokens] = read
+            operations["conversion", tokens] = conversion(sample) + maps + (0.0 if self.options.inputs == "random" else read)
+            prefill = counting.prefill(geometry.target, self.inner[1], tokens, width).flops
+            operations["target_prefill", tokens] = prefill * clock.passes("target_prefill")
+        return Forecast(operations)
 
     def _sample(self, tokens: int) -> Sample:
         options = self.options

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from acct.latency.placement import Worker
 
@@ -44,16 +45,26 @@ def run_worker(
     arguments = [*program, *overrides, f"direction={worker.direction}", *worker.overrides]
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as record:
-        process = subprocess.Popen(arguments, stdout=record, stderr=subprocess.STDOUT, env=os.environ | worker.environment)
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
+            env=os.environ | worker.environment,
+        )  # fmt: skip
+        assert process.stdout is not None
+        copying = threading.Thread(target=_copy, args=(process.stdout, record, worker.direction))
+        copying.start()
+        code: int | None = None
         try:
             code = process.wait(timeout_seconds)
-            failed = None if code == 0 else f"ended with {code}: {_last_line(log)}"
         except subprocess.TimeoutExpired:
-            failed = f"stopped after latency.timeout_seconds={timeout_seconds:g}"
+            pass  # code stays None
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            copying.join()
+    failed = f"stopped after latency.timeout_seconds={timeout_seconds:g}" if code is None else None
+    if code:
+        failed = f"ended with {code}: {_last_line(log)}"
     return Ended(worker.direction, time.monotonic() - started, log, failed)
 
 
@@ -76,6 +87,14 @@ def run_workers(
 
     with ThreadPoolExecutor(max(limit, 1)) as pool:
         return list(pool.map(run, workers))
+
+
+def _copy(lines: Iterable[str], record: TextIO, direction: str) -> None:
+    """Every line to the log, and to standard error behind the direction's name, as it comes."""
+    for line in lines:
+        record.write(line)
+        record.flush()
+        print(f"[{direction}] {line}", end="", file=sys.stderr, flush=True)
 
 
 def _last_line(log: Path) -> str:
