@@ -127,10 +127,11 @@ def device_name(config: Config) -> str:
     """How tables name the machine: the target's GPU, or the processor with its threads."""
     import torch
 
+    from acct.latency.placement import threads_here
     from acct.provenance import describe
 
     device = torch.device(config.runtime.target_device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = config.latency.threads or torch.get_num_threads()
+    threads = threads_here(config.latency.threads) or torch.get_num_threads()
     return f"{describe()['processor']}, {threads} thread{'s' * (threads > 1)}"

@@ -42,7 +42,8 @@ class LatencyConfig:
         inputs: of the conversion's repetitions, "source" (a fresh prompt is read by the source for each) or "random" (source states of
             the right shape, hidden states drawn afresh for each; the source is in memory for its own stage only).
         warmup, repetitions: calls by stage (Table 11; the counts are ours).
-        threads: CPU threads, null for PyTorch's choice; the paper uses 4. interface_dtype: of the three modules' weights.
+        threads: CPU threads, no more than there are cores are used, null for PyTorch's choice; the paper uses 4.
+        interface_dtype: of the three modules' weights.
         matmul_precision: of float32 products on CUDA, "highest", "high" (TF32) or "medium".
         compile: torch.compile for Cartographer and Compiler; its cost is in their warm-up calls.
         ridge_source_layers: source layers of the full-length linear maps that are timed beside the conversion; empty for none.

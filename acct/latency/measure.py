@@ -28,6 +28,7 @@ from acct.latency.clock import Clock
 from acct.latency.counting import Work
 from acct.latency.forecast import Forecast
 from acct.latency.memory import PeakMemory, is_out_of_memory
+from acct.latency.placement import threads_here
 from acct.latency.stages import (
     Conversion,
     Receiver,
@@ -140,7 +141,7 @@ class Suite:
     def run(self) -> Measured:
         """Time everything; lengths in ascending order within each phase."""
         options = self.options
-        with process_settings(options.threads, options.matmul_precision):
+        with process_settings(threads_here(options.threads), options.matmul_precision):
             ceilings = self._ceilings()
             growth = {tokens: self._sample(tokens) for tokens in self.growth_lengths}
             samples = {tokens: self._sample(tokens) for tokens in self.lengths}

@@ -10,6 +10,7 @@ import torch
 
 from acct.config.latency import LatencyConfig
 from acct.errors import ConfigError
+from acct.reproduce import cores
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ def visible_devices(environment: Mapping[str, str] = os.environ, count: int | No
     return stated[:count] if stated else [str(index) for index in range(count)]
 
 
+def threads_here(asked: int | None) -> int | None:
+    """CPU threads to use: those asked for, and no more than there are cores; None where PyTorch chooses.
+
+    Threads that wait for a core in turns make a matrix product tens of times slower than fewer threads do.
+    """
+    return None if asked is None else min(asked, cores())
+
+
 def place(options: LatencyConfig, directions: Sequence[str], device: str, visible: Sequence[str]) -> list[Worker]:
     """A worker for each direction.
 
@@ -42,8 +51,9 @@ def place(options: LatencyConfig, directions: Sequence[str], device: str, visibl
     Raises:
         ConfigError: no CUDA where it is asked for, a direction without a placement, fewer GPUs than it needs, or one GPU given twice.
     """
-    threads = {} if options.threads is None else dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)
+    count = threads_here(options.threads)
+    threads = {} if count is None else dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(count)
     )  # fmt: skip
     if device == "cpu":
         return [Worker(direction, (), threads, ()) for direction in directions]

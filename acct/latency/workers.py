@@ -62,6 +62,7 @@ def run_worker(
                 process.kill()
                 process.wait()
             copying.join()
+            process.stdout.close()
     failed = f"stopped after latency.timeout_seconds={timeout_seconds:g}" if code is None else None
     if code:
         failed = f"ended with {code}: {_last_line(log)}"

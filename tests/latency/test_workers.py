@@ -10,6 +10,7 @@ import pytest
 from acct.cli.plan import SIX
 from acct.config.latency import LatencyConfig
 from acct.errors import ConfigError, UnknownName
+from acct.latency import placement
 from acct.latency.busy import busy_warnings
 from acct.latency.placement import Worker, place, visible_devices
 from acct.latency.workers import run_workers
@@ -24,7 +25,8 @@ if name == "bad": sys.exit("ModelError: it went wrong")
 """
 
 
-def test_six_workers_on_one_node_as_in_the_paper() -> None:
+def test_six_workers_on_one_node_as_in_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "cores", lambda: 64)
     workers = place(LatencyConfig(), SIX["paper"], "cuda:0", EIGHT)
     assert [worker.devices for worker in workers] == [(0,), (1,), (2,), (3,), (4, 5), (6, 7)]
     single, double = workers[1], workers[5]
@@ -87,3 +89,8 @@ def test_a_busy_gpu_is_told_with_its_load() -> None:
     (warning,) = busy_warnings([0, 1, 2], 10.0, lambda: printed)
     assert warning.startswith("GPU 0 is busy: 97 % load, 40000 MiB") and busy_warnings([1], 10.0, lambda: printed) == []
     assert busy_warnings([0], 10.0, lambda: "") == []
+
+
+def test_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "cores", lambda: 2)
+    assert [placement.threads_here(asked) for asked in (None, 1, 2, 4)] == [None, 1, 2, 2]
