@@ -44,6 +44,10 @@ def table(inputs: Inputs) -> Table:
             f"At scale={config.scale} the rows come from the invented world of the embedded models, in the data sets' field names: the hub "
             "is not read, and the figures say nothing about the real data sets."
         )
-    read = {"counts": counts, "hub": {name: str(config.data.hub[name]) for name in counts}, "versions": {name: TASKS[name].version for name in counts}}
+    read = {
+        "counts": counts,
+        "hub": {name: str(config.data.hub[name]) for name in counts},
+        "versions": {name: TASKS[name].version for name in counts},
+    }
     line = inputs.provenance(read, f"registries and configuration of scale={config.scale}")
     return Table("data_sets", f"Evaluation data (scale={config.scale}).", (Block("Tasks", COLUMNS, tuple(rows)),), (), tuple(notes), line)

@@ -3,6 +3,7 @@
     table1, table2, table3, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
     claims                           also the ledger as JSON, from which the README of the repository shows an excerpt
     figures                          every chart as PNG, and a README that shows them
+    latency                          of results/cpu: every table, Figure 2, and the documents with all repetitions
     runs                             one JSON file a run: configuration, provenance, cards of the stages, what the records are
 
 Weights and records stay in the results folder. What is not there yet is named, and its copy is left as it is.
@@ -26,6 +27,7 @@ from acct.training.files import hash_json
 
 BEGIN, END = "<!-- outcome:begin -->\n", "<!-- outcome:end -->"
 FOLDER = Path(__file__).resolve().parent
+LATENCY_TABLES = ("table11", "table12", "table13", "table14", "table15", "latency_comparison", "latency_growth", "latency_roofline")
 STAGES = ("cartographer", "allocator", "selections", "compiler")
 
 
@@ -77,6 +79,20 @@ def copy_figures(source: Path, folder: Path) -> list[str]:
     return []
 
 
+def copy_latency(results: Path, folder: Path) -> list[str]:
+    """Tables of a scale's latency in one outcome, Figure 2, and each direction's document with its raw repetitions."""
+    documents = sorted(path for path in (results / "latency").glob("*.json") if path.name != "latency.json")
+    if not documents:
+        return [f"{results}/latency holds nothing timed: make reproduce-latency SCALE={results.name}."]
+    tables = [path for name in LATENCY_TABLES if (path := results / "tables" / f"{name}.md").is_file()]
+    readme = folder / "README.md"
+    outcome = "\n".join(path.read_text(encoding="utf-8") for path in tables) + "\n![Figure 2](figure2.png)\n"
+    readme.write_text(filled(readme.read_text(encoding="utf-8"), outcome), encoding="utf-8")
+    for path in (*documents, results / "figures" / "figure2.png"):
+        shutil.copyfile(path, folder / path.name)
+    return []
+
+
 def first_line(described: Any) -> str:
     return (described.__doc__ or "").strip().splitlines()[0]
 
@@ -122,6 +138,7 @@ def main(arguments: list[str]) -> int:
         lambda: copy_ledger(results / "claims.json", FOLDER),
         lambda: copy_figures(results / "figures", FOLDER / "figures"),
         lambda: copy_runs(results, FOLDER / "runs"),
+        lambda: copy_latency(results.parent / "cpu", FOLDER / "latency"),
     ]
     missing = [line for step in steps for line in step()]
     print("\n".join(missing or ["everything is copied"]), file=sys.stderr)

@@ -25,7 +25,7 @@ def collect(tmp_path, monkeypatch) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("table1", "table2", "table3", "claims", "figures"):
+    for name in ("table1", "table2", "table3", "claims", "figures", "latency"):
         (tmp_path / name).mkdir()
         shutil.copyfile(ROOT / "experiments" / name / "README.md", tmp_path / name / "README.md")
     monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -73,6 +73,22 @@ def test_figures_are_shown_in_the_order_of_the_registry_and_old_ones_go(collect,
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert text.index("relative_boolq.png") < text.index("survival_run.png") < text.index("rank_correlation.png")
     assert not (folder / "relative_old.png").exists() and (folder / "survival_run.png").read_bytes() == b"png"
+
+
+def test_latency_is_copied_with_its_raw_repetitions(collect, tmp_path):
+    results, folder = tmp_path / "cpu", tmp_path / "latency"
+    for place in ("latency", "tables", "figures"):
+        (results / place).mkdir(parents=True)
+    assert "reproduce-latency SCALE=cpu" in collect.copy_latency(results, folder)[0]
+    for name in ("one", "latency"):
+        (results / "latency" / f"{name}.json").write_text("{}")
+    for name in ("latency_growth", "table12"):
+        (results / "tables" / f"{name}.md").write_text(f"# {name}\n\n| x |\n")
+    (results / "figures/figure2.png").write_bytes(b"png")
+    assert collect.copy_latency(results, folder) == []
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.index("### table12") < text.index("### latency_growth") < text.index("figure2.png")
+    assert (folder / "one.json").is_file() and not (folder / "latency.json").exists() and (folder / "figure2.png").read_bytes() == b"png"
 
 
 def test_a_run_is_summed_up_without_weights_and_answers(collect, finished, tmp_path):  # noqa: F811

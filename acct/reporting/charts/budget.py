@@ -66,7 +66,7 @@ def draw(sources: Sources, folder: Path, methods: Sequence[str] = SHOWN, variant
             axes.set_xscale("log", base=2)
             axes.set_xticks(retentions, [f"{share:g}" for share in retentions])
             axes.set_xlim(min(retentions) / 1.3, max(retentions) * 1.3)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 104)  # panels of a row share the axis: F1 in percent, with room for the markers
             if row == 0:
                 axes.set_title(direction_label(direction))
             if row == len(tasks) - 1:
