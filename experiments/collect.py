@@ -3,6 +3,7 @@
     table1, table2, table3, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
     claims                           also the ledger as JSON, from which the README of the repository shows an excerpt
     figures                          every chart as PNG, and a README that shows them
+    training                         examples a second of every stage, the Compiler's step in target forwards, seconds and memory
     latency                          of results/cpu: every table, Figure 2, and the documents with all repetitions
     runs                             one JSON file a run: configuration, provenance, cards of the stages, what the records are
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ from acct.training.files import hash_json
 BEGIN, END = "<!-- outcome:begin -->\n", "<!-- outcome:end -->"
 FOLDER = Path(__file__).resolve().parent
 LATENCY_TABLES = ("table11", "table12", "table13", "table14", "table15", "latency_comparison", "latency_growth", "latency_roofline")
+TRAINING_HEADS = (
+    "Cartographer (examples/s)", "Allocator (examples/s)", "Compiler (examples/s)", "Compiler step (target forwards)",
+    "the same, frozen parts kept", "seconds in all", "peak memory (GiB)",
+)  # fmt: skip
 STAGES = ("cartographer", "allocator", "selections", "compiler")
 
 
@@ -76,6 +81,28 @@ def copy_figures(source: Path, folder: Path) -> list[str]:
             shutil.copyfile(image, folder / image.name)
     readme = folder / "README.md"
     readme.write_text(filled(readme.read_text(encoding="utf-8"), "\n".join(sections)), encoding="utf-8")
+    return []
+
+
+def training_table(provenances: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each run, from its training's provenance; a dash for what it did not train or does not say."""
+    rows = ["| run | " + " | ".join(TRAINING_HEADS) + " |", "|---|" + "---:|" * len(TRAINING_HEADS)]
+    for name, facts in provenances.items():
+        cost = facts.get("compiler_step_target_forwards", {})
+        rates = [facts.get(f"{stage}_examples_per_second") for stage in ("cartographer", "allocator", "compiler")]
+        numbers = [*rates, cost.get("fresh"), cost.get("kept"), sum(facts["phases_seconds"].values()), facts["peak_memory_bytes"] / 2**30]
+        rows.append(f"| {name} | " + " | ".join("–" if number is None else f"{number:.1f}" for number in numbers) + " |")
+    machines = {f"commit {facts['commit'][:12]}; {facts['processor']}, {facts['cores']} cores" for facts in provenances.values()}
+    return "\n".join([*rows, "", f"Provenance: {'; '.join(sorted(machines))}", ""])
+
+
+def copy_training(results: Path, folder: Path) -> list[str]:
+    """What training cost, of every run that has begun."""
+    found = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*/provenance.json"))}
+    if not found:
+        return [f"{results} holds no run: make reproduce-table1."]
+    readme = folder / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf-8"), training_table(found)), encoding="utf-8")
     return []
 
 
@@ -138,6 +165,7 @@ def main(arguments: list[str]) -> int:
         lambda: copy_ledger(results / "claims.json", FOLDER),
         lambda: copy_figures(results / "figures", FOLDER / "figures"),
         lambda: copy_runs(results, FOLDER / "runs"),
+        lambda: copy_training(results, FOLDER / "training"),
         lambda: copy_latency(results.parent / "cpu", FOLDER / "latency"),
     ]
     missing = [line for step in steps for line in step()]

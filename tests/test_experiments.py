@@ -25,7 +25,7 @@ def collect(tmp_path, monkeypatch) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("table1", "table2", "table3", "claims", "figures", "latency"):
+    for name in ("table1", "table2", "table3", "claims", "figures", "latency", "training"):
         (tmp_path / name).mkdir()
         shutil.copyfile(ROOT / "experiments" / name / "README.md", tmp_path / name / "README.md")
     monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -73,6 +73,20 @@ def test_figures_are_shown_in_the_order_of_the_registry_and_old_ones_go(collect,
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert text.index("relative_boolq.png") < text.index("survival_run.png") < text.index("rank_correlation.png")
     assert not (folder / "relative_old.png").exists() and (folder / "survival_run.png").read_bytes() == b"png"
+
+
+def test_training_costs_are_a_row_a_run_with_dashes_for_what_was_not_trained(collect, tmp_path):
+    facts = {
+        "cartographer_examples_per_second": 16.26, "compiler_examples_per_second": 18.0, "commit": "0123456789abcdef", "cores": 2,
+        "compiler_step_target_forwards": {"fresh": 4.55, "kept": 2.0}, "phases_seconds": {"bridge": 40.0, "compiler": 130.5},
+        "peak_memory_bytes": 3 * 2**29, "processor": "a chip",
+    }  # fmt: skip
+    (tmp_path / "results/one").mkdir(parents=True)
+    (tmp_path / "results/one/provenance.json").write_text(json.dumps(facts))
+    assert collect.copy_training(tmp_path / "results", tmp_path / "training") == []
+    text = (tmp_path / "training/README.md").read_text(encoding="utf-8")
+    assert "| one | 16.3 | – | 18.0 | 4.5 | 2.0 | 170.5 | 1.5 |" in text and "commit 0123456789ab; a chip, 2 cores" in text
+    assert len(collect.copy_training(tmp_path / "none", tmp_path / "training")) == 1
 
 
 def test_latency_is_copied_with_its_raw_repetitions(collect, tmp_path):
