@@ -68,8 +68,8 @@ test-latest:  ## the same on the newest transformers 5.x, in .venv-latest
 	$(test_in_own)
 
 lint: $(TEST_STAMP)  ## ruff over the whole tree
-	$(BIN)/ruff check acct tests appendix_tables
-	$(BIN)/ruff format --check acct tests appendix_tables
+	$(BIN)/ruff check acct tests appendix_tables experiments
+	$(BIN)/ruff format --check acct tests appendix_tables experiments
 
 check: lint test  ## lint and fast tests
 

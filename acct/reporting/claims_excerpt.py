@@ -14,6 +14,7 @@ from typing import Any
 
 from acct.errors import AcctError, ArtifactError
 from acct.json_files import read_json
+from acct.reporting.claims_render import table_line
 from acct.training.files import write_text
 
 BEGIN, END = "<!-- claims:begin -->\n", "<!-- claims:end -->"
@@ -34,18 +35,14 @@ def excerpt(path: Path | str) -> str:
         counts = str(ledger["counts"])
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is no claims ledger: field {error} is missing. Write it again with `acct claims`.") from error
-    return "\n".join([_line(HEADS), _line(["---"] * len(HEADS)), *rows, "", counts, ""])
+    return "\n".join([table_line(HEADS), table_line(["---"] * len(HEADS)), *rows, "", counts, ""])
 
 
 def _row(claim: Mapping[str, Any]) -> str:
     own = claim["value"] is not None
     seen, examples = (claim["text"], claim["examples"]) if own else (claim["beside_text"], claim["beside_examples"])
     verdict = claim["verdict"] if own else f"{claim['beside_verdict']}, embedded pairs"
-    return _line([claim["claim"], claim["place"], claim["claimed"], seen, str(examples), verdict])
-
-
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+    return table_line([claim["claim"], claim["place"], claim["claimed"], seen, str(examples), verdict])
 
 
 def filled(document: str, text: str) -> str:

@@ -93,7 +93,8 @@ def preamble(entries: Sequence[Entry], scale: str) -> list[str]:
 def markdown(entries: Sequence[Entry], scale: str, notes: Sequence[str] = ()) -> str:
     """GitHub Markdown: preamble, one table, every part behind the figures, notes."""
     lines = ["# Claims of the paper", "", *(line for text in preamble(entries, scale) for line in (text, ""))]
-    lines += [_line(HEADS), _line(["---"] * len(HEADS)), *(_line(cells(entry)) for entry in entries), "", "## Every comparison", ""]
+    lines += map(table_line, (HEADS, ["---"] * len(HEADS), *map(cells, entries)))
+    lines += ["", "## Every comparison", ""]
     for entry in entries:
         shown = entry.measured if entry.measured.complete else entry.beside
         if shown is None or not shown.parts:
@@ -105,7 +106,8 @@ def markdown(entries: Sequence[Entry], scale: str, notes: Sequence[str] = ()) ->
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(texts: Sequence[str]) -> str:
+def table_line(texts: Sequence[str]) -> str:
+    """One row of a Markdown table."""
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
