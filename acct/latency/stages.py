@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
 from acct.cache import MountedCache, build_cache, extend
 from acct.compiler.compiler import rotate_kv
@@ -21,6 +21,7 @@ from acct.latency.weights import fill_normal, restore_rotary
 from acct.methods.ridge_map import RidgeMap
 from acct.models import compat
 from acct.models.adapter import ModelAdapter
+from acct.models.published import weightless
 from acct.models.registry import adapter_for
 from acct.models.rotary import Rotary
 from acct.pipeline import Interface, choose, placed, rank
@@ -46,9 +47,7 @@ class Receiver:
     @classmethod
     def of(cls, settings: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Receiver:
         """From a configuration (`settings_of`); no weight is allocated."""
-        fields = {key: value for key, value in settings.items() if key != "model_type"}
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(settings["model_type"], **fields), dtype=dtype)
+        model = weightless(settings, dtype)
         restore_rotary(model, device)
         adapter = adapter_for(model, lambda: "no weights")
         return cls(adapter.geometry, adapter.rotary, device, dtype)

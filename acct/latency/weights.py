@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from acct.errors import ConfigError
 from acct.models import compat
 from acct.models.adapter import ModelAdapter
 from acct.models.pair import checked_device, checked_dtype, load_model
-from acct.models.published import configuration
+from acct.models.published import configuration, weightless
 from acct.models.registry import adapter_for
 
 STRETCH = 1 << 22
@@ -70,14 +69,11 @@ def random_model(settings: dict[str, Any], dtype: str | torch.dtype, device: str
         ConfigError: an unknown dtype or a device that is not here.
     """
     dtype, device = checked_dtype(dtype), checked_device(device)
-    fields = {key: value for key, value in settings.items() if key != "model_type"}
-    config = AutoConfig.for_model(settings["model_type"], **fields)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model = weightless(settings, dtype)
     model.to_empty(device=device)
     model.tie_weights()
     generator = torch.Generator().manual_seed(seed)
-    spread = float(getattr(config, "initializer_range", 0.02))
+    spread = float(getattr(model.config, "initializer_range", 0.02))
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             parameter.fill_(1)

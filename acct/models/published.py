@@ -7,13 +7,14 @@ family's adapter, not from field names, so that it is what a run on the loaded m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from acct.errors import ModelError, UnknownName
 from acct.geometry import ModelGeometry
@@ -63,6 +64,17 @@ def configuration(name: str) -> dict[str, Any]:
     return found
 
 
+def weightless(settings: Mapping[str, Any], dtype: torch.dtype) -> PreTrainedModel:
+    """A model of a configuration on the meta device: shapes and types of every tensor, no memory.
+
+    Args:
+        settings: fields of config.json, model_type included. dtype: of its tensors.
+    """
+    fields = {key: value for key, value in settings.items() if key != "model_type"}
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(settings["model_type"], **fields), dtype=dtype)
+
+
 @lru_cache(maxsize=32)
 def published(name: str) -> PublishedModel:
     """Instantiate a model on the meta device and read its geometry: seconds and megabytes for any size.
@@ -73,9 +85,7 @@ def published(name: str) -> PublishedModel:
         UnknownName, ModelError: see `configuration`; also a family without an adapter.
     """
     raw = configuration(name)
-    fields = {key: value for key, value in raw.items() if key != "model_type"}
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(raw["model_type"], **fields), dtype=torch.bfloat16)
+    model = weightless(raw, torch.bfloat16)
     count = sum(parameter.numel() for parameter in model.parameters())
     shown = Path(name).name if (Path(name) / "config.json").is_file() else name
     return PublishedModel(shown, adapter_for(model, lambda: name).geometry, count, bool(model.config.tie_word_embeddings), hash_json(raw))
