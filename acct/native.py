@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from acct.models.adapter import Capture, ModelAdapter
-from acct.models.batching import check_batch, query_places, require_finite, take_context, take_query, zero_padding
+from acct.models.batching import check_batch, query_places, require_finite, take_context, take_query, zero_padding_
 from acct.types import NativeStates, TokenBatch
 
 
@@ -36,8 +36,8 @@ def read_native(adapter: ModelAdapter, batch: TokenBatch, queries: bool = False,
         context_values=take_context(values, batch),
         query_keys_pre=take_query(keys, batch),
         query_values=take_query(values, batch),
-        queries_pre=zero_padding(states.queries_pre, batch.query_lengths) if queries else None,
-        logits=zero_padding(adapter.logits_of(take_query(states.hidden[0], batch)), batch.query_lengths) if logits else None,
+        queries_pre=zero_padding_(states.queries_pre, batch.query_lengths) if queries else None,
+        logits=zero_padding_(adapter.logits_of(take_query(states.hidden[0], batch)), batch.query_lengths) if logits else None,
     )
     require_finite("target", **{name: value for name, value in vars(found).items() if not name.endswith("lengths")})
     return found

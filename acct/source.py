@@ -26,7 +26,7 @@ from torch import Tensor
 from acct.errors import ArtifactError, InputError
 from acct.geometry import tap_indices
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
-from acct.models.batching import check_batch, check_lengths, mask_of, require_finite, take_query, zero_padding
+from acct.models.batching import check_batch, check_lengths, mask_of, require_finite, take_query, zero_padding_
 from acct.types import SourceStates, TokenBatch
 
 FORMAT = "acct.source_states/1"
@@ -106,7 +106,7 @@ def read_query(adapter: ModelAdapter, states: SourceStates, query_ids: Tensor, q
         query_lengths,
         Capture(hidden=(adapter.geometry.layers,)),
     )
-    query = zero_padding(after.hidden[0], query_lengths)
+    query = zero_padding_(after.hidden[0], query_lengths)
     require_finite("source", query_hidden=query)
     return replace(states, query_hidden=query, query_lengths=query_lengths)
 
@@ -173,7 +173,9 @@ def _context_states(adapter: ModelAdapter, states: ForwardStates, context_ids: T
     width = context_ids.shape[1]
 
     def context(tensor: Tensor) -> Tensor:
-        return zero_padding(tensor[..., :width, :], context_lengths)
+        if tensor.shape[-2] > width:  # what follows is the query's
+            tensor = tensor[..., :width, :].clone(memory_format=torch.contiguous_format)
+        return zero_padding_(tensor, context_lengths)
 
     *taps, last = states.hidden
     found = SourceStates(

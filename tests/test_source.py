@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from acct.errors import ArtifactError, InputError, ModelError
-from acct.models.batching import query_places, take_query, zero_padding
+from acct.models.batching import query_places, take_context, take_query, zero_padding_
 from acct.models.registry import adapter_for
 from acct.source import load_states, read_context, read_query, read_source, save_states
 from acct.types import SourceStates, TokenBatch
@@ -41,8 +41,18 @@ def test_joined_rows_are_context_then_query_then_zeros() -> None:
 def test_padding_is_zero_even_where_nan_stood() -> None:
     states = torch.full((2, 3, 4, 5), float("nan"))
     states[0, :, :2], states[1] = 1.0, 2.0
-    cleared = zero_padding(states, torch.tensor([2, 4]))
+    cleared = zero_padding_(states, torch.tensor([2, 4]))
     assert bool((cleared[0, :, 2:] == 0).all()) and torch.isfinite(cleared).all()
+    assert bool((cleared[0, :, :2] == 1).all()) and bool((cleared[1] == 2).all()) and cleared is states
+
+
+def test_the_part_that_is_cut_out_shares_nothing_with_the_rest() -> None:
+    batch = tiny_batch(1, context=(4,), query=(2,))  # one row: the slice would be contiguous as it is
+    states = torch.randn(1, 1, 6, 3)
+    before = states.clone()
+    take_context(states, batch).zero_()
+    take_query(states, batch).zero_()
+    assert torch.equal(states, before)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,7 +2,8 @@
 
 Keys and queries are taken *after native normalisation and before RoPE*, by forward hooks on the module that last touches them:
 `k_norm`/`q_norm` (Qwen3) or `k_proj`/`q_proj` with their biases (Llama, Qwen2). Undoing the rotation of a finished cache would
-only be approximate (5e-7 in fp32, 3e-2 in bf16). Hooks exist inside a forward call only.
+only be approximate (5e-7 in fp32, 3e-2 in bf16). Hooks exist inside a forward call only, and end it when all that was asked for
+is recorded: keys, values and queries alone need neither the last layer's attention nor its MLP.
 
 Hidden states are counted as transformers counts them: index 0 the embeddings, index L *after* the final norm, L + 1 in all.
 Everything runs in the model's own dtype; rotary frequencies stay fp32.
@@ -14,7 +15,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -27,6 +28,10 @@ from acct.errors import InputError, ModelError
 from acct.geometry import ModelGeometry
 from acct.models import compat
 from acct.models.rotary import Rotary
+
+
+class _Recorded(Exception):
+    """Ends a forward pass: everything that was asked for is recorded."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,12 @@ class ModelAdapter(ABC):
         """
         self.check_ids(ids)
         totals = lengths if lengths is not None else ids.new_full((ids.shape[0],), ids.shape[1])
-        with compat.stock_attention(self.model), self.rotary.lengths(totals), self._recording(capture, query_positions) as record:
+        every = logits == "all"
+        recording = self._recording(capture, query_positions, to_the_end=every)
+        last = None
+        with compat.stock_attention(self.model), self.rotary.lengths(totals), recording as record, suppress(_Recorded):
             last = self.parts.decoder(input_ids=ids.to(self.device), use_cache=False).last_hidden_state
-        return self._collect(record, capture, self.logits_of(last) if logits == "all" else None)
+        return self._collect(record, capture, self.logits_of(last) if every else None)
 
     def forward_after(
         self, keys_pre: Tensor, values: Tensor, context_lengths: Tensor, ids: Tensor, lengths: Tensor, capture: Capture
@@ -213,9 +221,14 @@ class ModelAdapter(ABC):
         return self.parts.head(hidden)
 
     @contextmanager
-    def _recording(self, capture: Capture, query_positions: Tensor | None) -> Iterator[dict[Any, Tensor]]:
-        """Hooks that write what `capture` asks for into the yielded dictionary; removed on every way out."""
+    def _recording(self, capture: Capture, query_positions: Tensor | None, to_the_end: bool = True) -> Iterator[dict[Any, Tensor]]:
+        """Hooks that write what `capture` asks for into the yielded dictionary; removed on every way out.
+
+        Unless the pass has to go to the end, the last of them raises _Recorded.
+        """
         record: dict[Any, Tensor] = {}
+        hidden = tuple(dict.fromkeys(self._hidden_indices(capture)))
+        wanted = len(hidden) + self.geometry.layers * (2 * capture.keys + capture.queries)
         modules = (self.parts.embedding, *self.parts.blocks[:-1], self.parts.norm)  # hidden state index -> module that returns it
         with ExitStack() as stack:
 
@@ -223,10 +236,12 @@ class ModelAdapter(ABC):
                 def hook(_module: nn.Module, _args: Any, output: Any) -> None:
                     tensor = compat.first_tensor(output)
                     record[key] = tensor if change is None else change(tensor)
+                    if len(record) == wanted and not to_the_end:
+                        raise _Recorded
 
                 stack.callback(module.register_forward_hook(hook).remove)
 
-            for index in dict.fromkeys(self._hidden_indices(capture)):
+            for index in hidden:
                 record_output(modules[index], ("hidden", index))
             for layer in range(self.geometry.layers):
                 if capture.keys:

@@ -51,7 +51,7 @@ def query_places(batch: TokenBatch) -> Tensor:
 def take_context(states: Tensor, batch: TokenBatch) -> Tensor:
     """The context part of states [batch, ..., seq, dim], zero at padding; contiguous and apart from `states`."""
     width = batch.context_ids.shape[1]
-    return zero_padding(states[..., :width, :], batch.context_lengths)
+    return zero_padding_(states[..., :width, :].clone(memory_format=torch.contiguous_format), batch.context_lengths)
 
 
 def take_query(states: Tensor, batch: TokenBatch) -> Tensor:
@@ -59,14 +59,20 @@ def take_query(states: Tensor, batch: TokenBatch) -> Tensor:
     places = query_places(batch)
     between = (1,) * (states.dim() - 3)
     index = places.view(places.shape[0], *between, -1, 1).expand(*states.shape[:-2], -1, states.shape[-1])
-    return zero_padding(states.gather(-2, index), batch.query_lengths)
+    return zero_padding_(states.gather(-2, index), batch.query_lengths)
 
 
-def zero_padding(states: Tensor, lengths: Tensor) -> Tensor:
-    """states [batch, ..., width, dim] with zeros from each row's length on (what was there is discarded, NaN too)."""
-    mask = mask_of(lengths, states.shape[-2])
-    between = (1,) * (states.dim() - 3)
-    return torch.where(mask.view(mask.shape[0], *between, -1, 1), states, states.new_zeros(()))
+def zero_padding_(states: Tensor, lengths: Tensor) -> Tensor:
+    """Write zeros into states [batch, ..., width, dim] from each row's length on, whatever was there (NaN too); returns `states`.
+
+    Only the columns past the shortest row are touched.
+    """
+    shortest = int(lengths.min())
+    ragged = states[..., shortest:, :]
+    if ragged.shape[-2]:
+        padding = ~mask_of(lengths, states.shape[-2])[:, shortest:]
+        ragged.masked_fill_(padding.view(padding.shape[0], *(1,) * (states.dim() - 3), -1, 1), 0)
+    return states
 
 
 def require_finite(model: str, **states: Tensor | None) -> None:

@@ -127,6 +127,25 @@ def test_hooks_exist_inside_the_call_only_even_after_an_exception() -> None:
     assert hook_count(model) == before
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_ends_where_everything_asked_for_is_recorded(family: str) -> None:
+    model = tiny_model(family, size="target")
+    adapter, (ids, _) = adapter_for(model), tiny_batch(7).joined()
+    before, feed_forwards = hook_count(model), []
+    for layer, block in enumerate(model.model.layers):
+        block.mlp.register_forward_hook(lambda *_, layer=layer: feed_forwards.append(layer))
+    whole = adapter.forward(ids, capture=EVERYTHING)
+    assert feed_forwards == [0, 1, 2]
+    for capture, ran in ((Capture(keys=True, queries=True), [0, 1]), (Capture(hidden=(1,)), [0]), (Capture(), [0, 1, 2])):
+        feed_forwards.clear()
+        part = adapter.forward(ids, capture=capture)
+        assert feed_forwards == ran
+        if capture.keys:
+            assert all(torch.equal(getattr(part, name), getattr(whole, name)) for name in ("keys_pre", "values", "queries_pre"))
+    assert hook_count(model) == before + 3
+    assert adapter.forward(ids, capture=Capture(keys=True), logits="all").logits is not None
+
+
 def test_a_foreign_attention_function_is_put_back() -> None:
     model = tiny_model("llama")
     adapter = adapter_for(model)
