@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import logging
 import multiprocessing
@@ -25,7 +26,9 @@ from acct.micro.families import CHAT, FAMILIES, MODELS, SIZES
 from acct.micro.recipe import recipe_of, train
 
 log = logging.getLogger(__name__)
-GENERATED, CHOSEN = ("search_qa", "trivia_qa"), ("boolq", "race", "wiki_hop", "pubmed_qa", "hellaswag", "winogrande", "mmlu", "piqa")
+GENERATED = ("search_qa", "trivia_qa")
+CONTEXTUAL = (*GENERATED, "boolq", "race", "wiki_hop", "pubmed_qa")
+GENERAL = ("hellaswag", "winogrande", "mmlu", "piqa")
 REQUIRED = {"large": (90.0, 15.0), "small": (70.0, 15.0)}  # F1 at least with the context, at most without
 
 
@@ -33,10 +36,14 @@ def load(family: str, size: str, root: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(root / f"{family}_{size}", dtype=torch.float32).eval()
 
 
-def train_family(family: str, root: Path) -> None:
-    """The small model, then the large one grown out of it."""
+def start_worker() -> None:
+    """One CPU thread, progress on standard error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     torch.set_num_threads(1)
+
+
+def train_family(family: str, root: Path) -> None:
+    """The small model, then the large one grown out of it."""
     for size in SIZES:
         folder = root / f"{family}_{size}"
         if (folder / "training.json").is_file():
@@ -45,19 +52,23 @@ def train_family(family: str, root: Path) -> None:
         train(family, size, recipe_of(family, size), folder, relative=load(family, "small", root) if size == "large" else None)
 
 
-def measure(family: str, root: Path, examples: int = 100) -> dict[str, Any]:
-    """Answers of both sizes with the context and without, and how linear the pair is, per layer, on held-out documents."""
-    torch.set_num_threads(1)
+def measure(family: str, root: Path, examples: int = 400, fewer: int = 100) -> dict[str, Any]:
+    """Answers of both sizes with the context and without, and how linear the pair is, per layer, on held-out documents.
+
+    Args:
+        examples: test examples of a contextual task with its context. fewer: of everything else.
+    """
     models, chat = {size: load(family, size, root) for size in SIZES}, CHAT[family]
-    record: dict[str, Any] = {"family": family, "examples": examples, "tasks": {}, "linearity": {}}
-    for task in (*GENERATED, *CHOSEN):
-        prompts = encoded(task, "test", examples, chat)
+    record: dict[str, Any] = {"family": family, "examples": examples, "fewer": fewer, "tasks": {}, "linearity": {}}
+    for task in (*CONTEXTUAL, *GENERAL):
+        prompts = encoded(task, "test", examples if task in CONTEXTUAL else fewer, chat)
         for size, model in models.items():
             if task in GENERATED:
-                scores = [question_answering_f1(model, prompts, chat, context) for context in (True, False)]
+                scores = [question_answering_f1(model, prompts, chat, True), question_answering_f1(model, prompts[:fewer], chat, False)]
             else:
-                scores = [choice_accuracy(model, prompts, context) for context in (True, False)]
-            record["tasks"].setdefault(task, {})[size] = {"with": round(scores[0], 1), "without": round(scores[1], 1)}
+                scores = [choice_accuracy(model, prompts, True), choice_accuracy(model, prompts[:fewer], False)]
+            record["tasks"].setdefault(task, {})[size] = {"with": round(scores[0], 2), "without": round(scores[1], 1)}
+            log.info("%s_%s %s: %.1f with the context (%d), %.1f without", family, size, task, scores[0], len(prompts), scores[1])
     fit, held_out = encoded("search_qa", "train", 60, chat), encoded("search_qa", "test", 20, chat)
     for source, target in (("small", "large"), ("large", "small")):
         report = pair_linearity(models[source], models[target], fit, held_out)
@@ -77,17 +88,35 @@ def shortfalls(record: dict[str, Any]) -> list[str]:
                 found.append(f"{record['family']}_{size} answers {task} at {scores['with']} with the context; at least {least} is required")
             if scores["without"] > most:
                 found.append(f"{record['family']}_{size} answers {task} at {scores['without']} without it; at most {most} is allowed")
+    better = better_tasks(record)
+    if 2 * len(better) <= len(CONTEXTUAL):
+        found.append(f"{record['family']}_large is better than the small model on {len(better)} of {len(CONTEXTUAL)} contextual tasks only")
     return found
+
+
+def better_tasks(record: dict[str, Any]) -> list[str]:
+    """The contextual tasks that the large model answers better than the small one."""
+    return [task for task in CONTEXTUAL if record["tasks"][task]["large"]["with"] > record["tasks"][task]["small"]["with"]]
 
 
 def render(records: list[dict[str, Any]]) -> str:
     """Two Markdown tables: answers, and held-out R2 per target layer."""
     lines = ["| task | " + " | ".join(f"{r['family']} {size}" for r in records for size in SIZES) + " |"]
     lines.append("|---|" + "---|" * (len(records) * len(SIZES)))
-    for task in (*GENERATED, *CHOSEN):
-        cells = [f"{r['tasks'][task][size]['with']} ({r['tasks'][task][size]['without']})" for r in records for size in SIZES]
+    for task in (*CONTEXTUAL, *GENERAL):
+        cells = [f"{r['tasks'][task][size]['with']:.1f} ({r['tasks'][task][size]['without']})" for r in records for size in SIZES]
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
-    lines += ["", f"F1 or accuracy in percent, without the context in brackets; {records[0]['examples']} test examples each.", ""]
+    first = records[0]
+    lines += [
+        "",
+        f"F1 or accuracy in percent, without the context in brackets; {first['examples']} test examples of the first six tasks with the "
+        f"context, {first['fewer']} of everything else.",
+        "",
+        "The large model is better than the small one on "
+        + "; ".join(f"{len(better_tasks(r))} of {len(CONTEXTUAL)} contextual tasks ({r['family']})" for r in records)
+        + ".",
+        "",
+    ]
     lines += ["| direction | from | of | held-out R2 per target layer | mean |", "|---|---|---|---|---|"]
     for r in records:
         for direction, kinds in r["linearity"].items():
@@ -105,13 +134,16 @@ def main() -> int:
     parser.add_argument("--install", action="store_true", help="copy what was trained into the package when it does what is required")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--jobs", type=int, default=2, help="families trained at once, one CPU thread each")
-    parser.add_argument("--examples", type=int, default=100, help="test examples of each task")
+    parser.add_argument("--examples", type=int, default=400, help="test examples of each contextual task with its context")
+    parser.add_argument("--fewer", type=int, default=100, help="test examples of the general tasks, and without a context")
     parser.add_argument("--check-only", action="store_true", help="measure the models that are there")
     args = parser.parse_args()
-    with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=spawn, initializer=start_worker) as pool:
         if not args.check_only:
             list(pool.map(train_family, args.families, [args.out] * len(args.families)))
-        records = list(pool.map(measure, args.families, [args.out] * len(args.families), [args.examples] * len(args.families)))
+        fixed = functools.partial(measure, root=args.out, examples=args.examples, fewer=args.fewer)
+        records = list(pool.map(fixed, args.families))
     (args.out / "measured.json").write_text(json.dumps(records, indent=1) + "\n")
     table = render(records)
     (args.out / "README.md").write_text("# The six embedded models, as measured by `make micro-check`\n\n" + table)

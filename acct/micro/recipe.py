@@ -123,13 +123,16 @@ def code_embeddings(model: PreTrainedModel, width: int, scale: float) -> None:
 
 
 SMALL_STEPS = {"qwen3": 700, "llama": 1000, "qwen2": 1000}  # without normalised queries and keys the look-up takes longer to form
+LARGE_STEPS = {"qwen3": 300, "llama": 300, "qwen2": 600}  # until it answers better than the small one
 
 
 def recipe_of(family: str, size: str) -> Recipe:
     """The small model's training from nothing, or the large one's from where the small one ended."""
     if size == "small":
         return Recipe(steps=SMALL_STEPS[family])
-    return Recipe(steps=300, seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=10.0)
+    return Recipe(
+        steps=LARGE_STEPS[family], seed=1, facts=(16, 24, 32), mix_from=0, matrix_rate=0.005, other_rate=1e-3, alignment_weight=10.0
+    )
 
 
 @dataclass
