@@ -196,19 +196,20 @@ class Cartographer(nn.Module):
         workspace: Tensor | None = None
         for row in range(batch):
             parts = []
+            every = (slots[row].flatten(0, 1) @ token[row].T).unflatten(0, slots.shape[1:3])  # m: [unit, query_slot, context]
             for first in range(0, count, unit_step):
-                z = slots[row, first : first + unit_step]  # [unit, query_slot, d_M]
+                own = every[first : first + unit_step]
+                mix = self.match.weight.T.expand(len(own), -1, -1)
                 pieces = []
                 for start in range(0, context, place_step):
-                    x, shared = token[row, start : start + place_step], base[row, start : start + place_step]
-                    matches = x @ z.transpose(-1, -2)  # [unit, context, query_slot]
-                    mix = self.match.weight.T.expand(len(z), -1, -1)
+                    shared = base[row, start : start + place_step]
+                    matches = own[..., start : start + place_step].transpose(-1, -2)  # [unit, context, query_slot]
                     if torch.is_grad_enabled():
-                        mixed = F.gelu(torch.baddbmm(shared.expand(len(z), -1, -1), matches, mix))
+                        mixed = F.gelu(torch.baddbmm(shared.expand(len(own), -1, -1), matches, mix))
                     else:  # the same in memory that is used again: fresh pages cost more than the arithmetic
-                        if workspace is None or workspace.shape != (len(z), len(x), width):
-                            workspace = token.new_empty(len(z), len(x), width)
-                        mixed = torch.ops.aten.gelu_(torch.baddbmm(shared.expand(len(z), -1, -1), matches, mix, out=workspace))
+                        if workspace is None or workspace.shape != (len(own), len(shared), width):
+                            workspace = token.new_empty(len(own), len(shared), width)
+                        mixed = torch.ops.aten.gelu_(torch.baddbmm(shared.expand(len(own), -1, -1), matches, mix, out=workspace))
                     pieces.append(self.readout(self.dropout(mixed))[..., 0])
                 parts.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1))
             scores.append(parts[0] if len(parts) == 1 else torch.cat(parts))

@@ -2,9 +2,10 @@
 
     K^ = (b_p + K_S A_p) + ((zeta_p + z W_p) + xi (W_xi W_p)),   V^ likewise
 
-summed in the order in which `Compiler.forward(plain=True)` sums them. A block's vectors are gathered once, stay in cache, and are
-written once, in the type that the target wants: beside the output only z and one block exist. The plain path spends most of its time
-on the CPU in page faults of its full-length intermediates.
+each term added to what is there already, where `Compiler.forward(plain=True)` adds the two brackets: equal to rounding. A block's
+vectors are gathered once, stay in cache, and are written once, in the type that the target wants: beside the output only z and one
+block exist. The plain path spends most of its time on the CPU in page faults of its full-length intermediates. What is padding within
+a block is computed too and lands in one row behind the output.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from acct.compiler.bridge import Bridge
-from acct.compiler.grouped import UnitBlock, UnitGroups, of_units
+from acct.compiler.grouped import UnitGroups, of_units
 from acct.compiler.residual import Residual, conditions
 from acct.selection import flat_rows, source_rows
 from acct.types import Selection, SourceStates
@@ -39,34 +40,41 @@ def compile_slots(
         tells of one that is not finite. Places of padding repeat real slots in it.
     """
     rows = source_rows(selection, states, bridge.geometry)
-    own = bridge.key_map.dtype
-    z, row = residual.trunk(states, selection) if residual is not None else (None, None)
-    xi = conditions(selection, own) if residual is not None else None
+    own, slots = bridge.key_map.dtype, len(rows)
     total = rows.new_zeros((), dtype=own)
     space = _Space(rows.device, own)
-    kinds = (("key", states.keys_pre), ("value", states.values))
-    shape = (len(rows), bridge.key_map.shape[-1])
-    results = {name: stored.new_empty(shape, dtype=dtype or own) for name, stored in kinds}
-    sources = {name: flat_rows(stored) for name, stored in kinds}
+    where = rows.index_select(0, groups.index)  # [place]
+    target = groups.index.masked_fill(~groups.valid, slots)
+    reads: Tensor | None = None
+    if residual is not None:
+        z, row = residual.trunk(states, selection)
+        if row is not None:
+            reads = row.index_select(0, groups.index)
+        xi = conditions(selection, own).index_select(0, groups.index)
+    kinds = []
+    for name, stored in (("key", states.keys_pre), ("value", states.values)):
+        maps = [getattr(bridge, f"{name}_map")]
+        bias = getattr(bridge, f"{name}_bias")
+        if residual is not None:
+            readout = getattr(residual, f"{name}_readout")
+            maps += [readout, residual.condition_map @ readout]
+            bias = bias + getattr(residual, f"{name}_bias")
+        result = stored.new_empty(slots + 1, bridge.key_map.shape[-1], dtype=dtype or own)
+        kinds.append((flat_rows(stored), maps, bias, result))
     for block in groups.blocks:
-        where, place = rows[block.index].view(-1), block.index.view(-1)
-        real = None if block.full else block.valid.view(-1).nonzero().flatten()  # padding is computed and not written
-        read = space.rows("z", z, row[block.index].view(-1)) if z is not None and row is not None else None
-        conditioned = xi[block.index] if xi is not None else None
-        for name in results:
-            vectors = space.rows("source", sources[name], where)
-            made = space.affine("made", getattr(bridge, f"{name}_bias"), block, vectors, of_units(getattr(bridge, f"{name}_map"), block))
-            if residual is not None and read is not None and conditioned is not None:
-                readout = of_units(getattr(residual, f"{name}_readout"), block)
-                correction = space.affine("correction", getattr(residual, f"{name}_bias"), block, read, readout)
-                made += correction.baddbmm_(conditioned, residual.condition_map @ readout)
+        shape, places = block.index.shape, block.places
+        inputs = []
+        if residual is not None and reads is not None:
+            inputs = [space.rows("z", z, reads[places]).view(*shape, -1), xi[places].view(*shape, -1)]
+        for source, maps, bias, result in kinds:
+            vectors = space.rows("source", source, where[places]).view(*shape, -1)
+            made = space.take("made", *shape, result.shape[-1])
+            torch.baddbmm(of_units(bias, block)[:, None], vectors, of_units(maps[0], block), out=made)
+            for x, weights in zip(inputs, maps[1:]):
+                made.baddbmm_(x, of_units(weights, block))
             total += made.sum()
-            written = made.flatten(0, 1).to(results[name].dtype)
-            if real is None:
-                results[name].index_copy_(0, place, written)
-            else:
-                results[name].index_copy_(0, place[real], written.index_select(0, real))
-    return results["key"], results["value"], total
+            result.index_copy_(0, target[places], made.flatten(0, 1).to(result.dtype))
+    return kinds[0][-1][:slots], kinds[1][-1][:slots], total
 
 
 class _Space:
@@ -88,8 +96,3 @@ class _Space:
         if x.dtype != self.options["dtype"]:
             return x.index_select(0, index).to(self.options["dtype"])
         return torch.index_select(x, 0, index, out=self.take(name, len(index), x.shape[-1]))
-
-    def affine(self, name: str, bias: Tensor, block: UnitBlock, x: Tensor, weights: Tensor) -> Tensor:
-        """x W_p + b_p: [group, width, out]; x [group * width, in], weights [group, in, out], bias [unit, out]."""
-        out = self.take(name, *block.index.shape, weights.shape[-1])
-        return torch.baddbmm(of_units(bias, block)[:, None], x.view(*block.index.shape, x.shape[-1]), weights, out=out)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acct.selection import slots_by_unit, unit_index
+from acct.selection import slots_by_unit
 from acct.types import Selection
 
 CPU_PLACES, DEVICE_PLACES = 1 << 12, 1 << 20
@@ -28,14 +28,14 @@ class UnitBlock:
     Attributes:
         units: int64 [group], ascending. every: whether these are all units, in order.
         index: int64 [group, width], the slot at each place; the unit's first slot at padding.
-        valid: bool [group, width]. full: whether no place is padding.
+        valid: bool [group, width]. places: where the block lies in what `UnitGroups` holds of all places.
     """
 
     units: Tensor
     every: bool
     index: Tensor
     valid: Tensor
-    full: bool
+    places: slice
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,14 @@ class UnitGroups:
 
     Attributes:
         blocks: disjoint; together every unit that has a slot.
-        place: int64 [slot], where each slot lies in the concatenation of the blocks' places.
+        index: int64 [place], valid: bool [place], those of all blocks, one block after the other.
+        place: int64 [slot], where each slot lies there.
         counts: int64 [unit], slots of each unit in the whole batch.
     """
 
     blocks: tuple[UnitBlock, ...]
+    index: Tensor
+    valid: Tensor
     place: Tensor
     counts: Tensor
 
@@ -63,27 +66,27 @@ class UnitGroups:
         """
         if largest is None:
             largest = CPU_PLACES if selection.positions.device.type == "cpu" else DEVICE_PLACES
-        unit = unit_index(selection)  # [slot]
         counts = selection.counts.sum(0)  # [unit]
-        order = slots_by_unit(selection)
-        starts = counts.cumsum(0) - counts
+        device, order, starts = counts.device, slots_by_unit(selection), counts.cumsum(0) - counts
+        groups = list(_blocks(counts.tolist(), waste, largest))
+        members = torch.tensor([unit for units, _ in groups for unit in units], dtype=torch.int64, device=device)
+        widths = torch.tensor([width for units, width in groups for _ in units], dtype=torch.int64, device=device)
+        bases = widths.cumsum(0) - widths  # first place of each member
+        own = torch.repeat_interleave(torch.arange(len(members), device=device), widths)  # the member at each place
+        along = torch.arange(len(own), device=device) - bases[own]
+        valid = along < counts[members][own]
+        index = order[starts[members][own] + along.masked_fill_(~valid, 0)]
+        base = torch.zeros_like(counts).index_copy_(0, members, bases)
         place = torch.empty_like(order)
-        blocks: list[UnitBlock] = []
-        places = 0
-        base = torch.zeros_like(counts)  # first place of each unit
-        by_unit = counts.tolist()
-        for members, width in _blocks(by_unit, waste, largest):
-            units = torch.tensor(members, device=unit.device)
-            along = torch.arange(width, device=unit.device)
-            valid = along < counts[units, None]
-            index = order[starts[units, None] + along.masked_fill(~valid, 0)]
-            base[units] = places + width * torch.arange(len(members), device=unit.device)
-            full = all(by_unit[member] == width for member in members)
-            blocks.append(UnitBlock(units, len(members) == selection.units, index, valid, full))
-            places += valid.numel()
-        unit_in_order = unit[order]
-        place[order] = base[unit_in_order] + torch.arange(len(order), device=unit.device) - starts[unit_in_order]
-        return cls(tuple(blocks), place, counts)
+        place[order] = torch.arange(len(order), device=device) + torch.repeat_interleave(base - starts, counts)
+        blocks, first, member = [], 0, 0
+        for units, width in groups:
+            shape, places = (len(units), width), slice(first, first + len(units) * width)
+            every = len(units) == selection.units
+            block_units = members[member : member + len(units)]
+            blocks.append(UnitBlock(block_units, every, index[places].view(shape), valid[places].view(shape), places))
+            first, member = places.stop, member + len(units)
+        return cls(tuple(blocks), index, valid, place, counts)
 
     def linear(self, terms: Sequence[tuple[Tensor, Tensor | None, Tensor]], bias: Tensor | None = None) -> Tensor:
         """Sum over terms of x @ W_p, and b_p, at every slot of every unit p.
@@ -96,11 +99,11 @@ class UnitGroups:
             [slot, out] in the packed order.
         """
         results = []
+        rows = [self.index if row is None else row.index_select(0, self.index) for _, row, _ in terms]
         for block in self.blocks:
             value = None if bias is None else of_units(bias, block)[:, None]  # [group, 1, out]
-            for x, row, weight in terms:
-                where = block.index if row is None else row[block.index]
-                grouped = x.index_select(0, where.reshape(-1)).view(*where.shape, x.shape[-1])  # [group, width, in]
+            for (x, _, weight), where in zip(terms, rows):
+                grouped = x.index_select(0, where[block.places]).view(*block.index.shape, x.shape[-1])  # [group, width, in]
                 weights = of_units(weight, block)
                 value = torch.bmm(grouped, weights) if value is None else torch.baddbmm(value, grouped, weights)
             assert value is not None, "a grouped map needs a term"
