@@ -5,7 +5,7 @@
 each term added to what is there already, where `Compiler.forward(plain=True)` adds the two brackets: equal to rounding. A block's
 vectors are gathered once, stay in cache, and are written once, in the type that the target wants: beside the output only z and one
 block exist. The plain path spends most of its time on the CPU in page faults of its full-length intermediates. What is padding within
-a block is computed too and lands in one row behind the output.
+a block is computed too and not written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def compile_slots(
     total = rows.new_zeros((), dtype=own)
     space = _Space(rows.device, own)
     where = rows.index_select(0, groups.index)  # [place]
-    target = groups.index.masked_fill(~groups.valid, slots)
     reads: Tensor | None = None
     if residual is not None:
         z, row = residual.trunk(states, selection)
@@ -59,10 +58,12 @@ def compile_slots(
             readout = getattr(residual, f"{name}_readout")
             maps += [readout, residual.condition_map @ readout]
             bias = bias + getattr(residual, f"{name}_bias")
-        result = stored.new_empty(slots + 1, bridge.key_map.shape[-1], dtype=dtype or own)
+        result = stored.new_empty(slots, bridge.key_map.shape[-1], dtype=dtype or own)
         kinds.append((flat_rows(stored), maps, bias, result))
     for block in groups.blocks:
         shape, places = block.index.shape, block.places
+        real = None if block.full else block.valid.view(-1).nonzero().flatten()
+        target = groups.index[places] if real is None else groups.index[places].index_select(0, real)
         inputs = []
         if residual is not None and reads is not None:
             inputs = [space.rows("z", z, reads[places]).view(*shape, -1), xi[places].view(*shape, -1)]
@@ -73,8 +74,9 @@ def compile_slots(
             for x, weights in zip(inputs, maps[1:]):
                 made.baddbmm_(x, of_units(weights, block))
             total += made.sum()
-            result.index_copy_(0, target[places], made.flatten(0, 1).to(result.dtype))
-    return kinds[0][-1][:slots], kinds[1][-1][:slots], total
+            written = made.flatten(0, 1) if real is None else space.rows("written", made.flatten(0, 1), real)
+            result.index_copy_(0, target, written.to(result.dtype))
+    return kinds[0][-1], kinds[1][-1], total
 
 
 class _Space:

@@ -28,13 +28,15 @@ class UnitBlock:
     Attributes:
         units: int64 [group], ascending. every: whether these are all units, in order.
         index: int64 [group, width], the slot at each place; the unit's first slot at padding.
-        valid: bool [group, width]. places: where the block lies in what `UnitGroups` holds of all places.
+        valid: bool [group, width]. full: whether no place is padding.
+        places: where the block lies in what `UnitGroups` holds of all places.
     """
 
     units: Tensor
     every: bool
     index: Tensor
     valid: Tensor
+    full: bool
     places: slice
 
 
@@ -68,7 +70,8 @@ class UnitGroups:
             largest = CPU_PLACES if selection.positions.device.type == "cpu" else DEVICE_PLACES
         counts = selection.counts.sum(0)  # [unit]
         device, order, starts = counts.device, slots_by_unit(selection), counts.cumsum(0) - counts
-        groups = list(_blocks(counts.tolist(), waste, largest))
+        by_unit = counts.tolist()
+        groups = list(_blocks(by_unit, waste, largest))
         members = torch.tensor([unit for units, _ in groups for unit in units], dtype=torch.int64, device=device)
         widths = torch.tensor([width for units, width in groups for _ in units], dtype=torch.int64, device=device)
         bases = widths.cumsum(0) - widths  # first place of each member
@@ -82,9 +85,9 @@ class UnitGroups:
         blocks, first, member = [], 0, 0
         for units, width in groups:
             shape, places = (len(units), width), slice(first, first + len(units) * width)
-            every = len(units) == selection.units
+            every, full = len(units) == selection.units, all(by_unit[unit] == width for unit in units)
             block_units = members[member : member + len(units)]
-            blocks.append(UnitBlock(block_units, every, index[places].view(shape), valid[places].view(shape), places))
+            blocks.append(UnitBlock(block_units, every, index[places].view(shape), valid[places].view(shape), full, places))
             first, member = places.stop, member + len(units)
         return cls(tuple(blocks), index, valid, place, counts)
 

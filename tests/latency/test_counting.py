@@ -57,8 +57,9 @@ def test_conversion_operations_are_those_that_run() -> None:
         selection = choose(interface, geometry, states)
     seen = counted(interface.compiler, states, selection)
     residual, kept = residual_shape(config, geometry), len(union(selection).positions)
-    readout = geometry.target.head_dim * CONDITIONS * 4
-    folded, in_place = readout * geometry.units * residual.width, readout * len(selection.positions)  # W_xi W_p; baddbmm_ goes uncounted
+    per_row = 4 * geometry.target.head_dim  # keys and values
+    folded = per_row * CONDITIONS * geometry.units * residual.width  # W_xi W_p
+    in_place = per_row * (residual.width + CONDITIONS) * len(selection.positions)  # PyTorch does not count baddbmm_
     assert counting.compiler(geometry, residual, rule, TOKENS, 4, kept).flops == seen - folded + in_place
     made = random_ridge(geometry, 2, torch.device("cpu"), torch.float32, 0)
     assert counting.ridge(geometry, 2, TOKENS, 4).flops == counted(made, states)
