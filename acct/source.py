@@ -89,7 +89,7 @@ def read_query(adapter: ModelAdapter, states: SourceStates, query_ids: Tensor, q
     check_lengths("query", query_ids, query_lengths)
     if query_ids.shape[0] != states.batch:
         raise InputError(f"states of {states.batch} contexts need {states.batch} queries, got {query_ids.shape[0]}.")
-    expected = _identity(adapter, states.context_ids, states.context_lengths)
+    expected = identity_of(adapter, states.context_ids, states.context_lengths)
     for key in ("kind", "model", "dtype", "tokens"):
         if states.identity.get(key) != expected[key]:
             raise ArtifactError(
@@ -185,13 +185,14 @@ def _context_states(adapter: ModelAdapter, states: ForwardStates, context_ids: T
         taps=context(torch.stack(taps, dim=1)),
         keys_pre=context(states.keys_pre),
         values=context(states.values),
-        identity=_identity(adapter, context_ids, context_lengths),
+        identity=identity_of(adapter, context_ids, context_lengths),
     )
     require_finite("source", context_hidden=found.context_hidden, taps=found.taps, keys_pre=found.keys_pre, values=found.values)
     return found
 
 
-def _identity(adapter: ModelAdapter, context_ids: Tensor, context_lengths: Tensor) -> dict[str, str]:
+def identity_of(adapter: ModelAdapter, context_ids: Tensor, context_lengths: Tensor) -> dict[str, str]:
+    """What context states were computed from: model, dtype and tokens."""
     return {
         "kind": "source",
         "family": adapter.family,

@@ -43,6 +43,8 @@ class PathsConfig:
     """
 
     results: str = "results"
+        state_cache: folder that keeps states of the frozen models, so that epochs, stages and later runs do not read the training
+            examples again (tens of MB for an example of a real pair); null keeps none.
     variant: str = ""
     run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant},${runtime.seed}}"
     reuse: str = ""
@@ -51,6 +53,7 @@ class PathsConfig:
 
 
 @dataclass
+    state_cache: str | None = None
 class TrackerConfig:
     """Where metrics go besides the run's metrics.jsonl.
 

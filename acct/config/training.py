@@ -55,15 +55,21 @@ class TrainingConfig:
         cache_gigabytes: memory for frozen states that every epoch of the Compiler would compute again; 0 computes them again.
     """
 
+        state_cache_gigabytes: largest size of the folder paths.state_cache; beyond it states are computed again.
+        state_cache_dtype: type in which states lie there; a narrower one than the models' halves the size and rounds what stages read.
     restart: bool = False
     checkpoint_steps: int | None = None
     checkpoint_seconds: float | None = 60.0
     cache_gigabytes: float = 0.0
     cartographer: StageConfig = field(default_factory=StageConfig)
     allocator: StageConfig = field(default_factory=lambda: StageConfig(learning_rate=0.05))
+    state_cache_gigabytes: float = 50.0
+    state_cache_dtype: str = "float32"
     compiler: StageConfig = field(default_factory=lambda: StageConfig(examples=500, epochs=4, regroup=False))
 
     def __post_init__(self) -> None:
         check_range("training.checkpoint_steps", self.checkpoint_steps, 1, float("inf"))
         check_range("training.checkpoint_seconds", self.checkpoint_seconds, 0, float("inf"))
         check_range("training.cache_gigabytes", self.cache_gigabytes, 0, float("inf"))
+        check_range("training.state_cache_gigabytes", self.state_cache_gigabytes, 0, float("inf"))
+        check_choice("training.state_cache_dtype", self.state_cache_dtype, ("float32", "bfloat16", "float16"))

@@ -35,7 +35,6 @@ from acct.pipeline import Interface, count
 from acct.progress import Progress
 from acct.provenance import describe
 from acct.selection import layer_slice, rows, slots_of_rows, unit_index
-from acct.source import read_source
 from acct.training.compilation import CompilationTask
 from acct.training.files import write_text
 from acct.training.modules import load_interface
@@ -128,7 +127,7 @@ def ranking_by_layer(session: Session, cartographer: Cartographer, examples: Exa
     found = torch.zeros(2, len(examples), target.layers, dtype=torch.float64)
     for indices in _batches(session, examples, "score and utility"):
         batch = examples.batch(indices)
-        states = read_source(session.pair.source, batch).to(session.device)
+        states = session.states.source(session.pair.source, batch).to(session.device)
         supervised = task.supervise(batch, generator)
         utilities = supervised.utilities.to(session.device)
         scores = task.scores(states, supervised.units.to(session.device))

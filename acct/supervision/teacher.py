@@ -7,7 +7,7 @@ Layers are sampled for each example. States stay in the target's dtype; utilitie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,15 +128,17 @@ def utility_targets(
     stop_ids: Sequence[int] = (),
     floor: float = 1e-4,
     epsilon: float = 1e-6,
+    read: Callable[..., AttentionRows] = attention_rows,
 ) -> UtilityTargets:
     """Deletion utilities of every context position for all heads of up to `layers` sampled target layers.
 
     Args:
         generator: on the CPU, samples the layers. The other arguments: see `attention_rows` and `deletion_utility`.
+        read: gives the attention rows, like `attention_rows`.
     Returns:
         tensors on the target's device; utilities [batch, unit, context] as wide as `batch.context_ids`.
     """
-    rows = attention_rows(adapter, batch, query_rows, continuation_rows, stop_ids)
+    rows = read(adapter, batch, query_rows, continuation_rows, stop_ids)
     device = rows.lengths.device
     shape = adapter.geometry
     chosen = sample_layers(shape.layers, batch.batch, layers, generator).to(device)

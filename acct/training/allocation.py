@@ -14,9 +14,7 @@ from acct.cache import extend, mounted
 from acct.cartographer import ranks_of
 from acct.data.batches import padded
 from acct.losses.allocation import answer_nll, output_kl
-from acct.native import read_native
 from acct.pipeline import Interface, rank
-from acct.source import read_source
 from acct.training.loop import Terms
 from acct.training.selections import batches_of
 from acct.training.session import Examples, Session
@@ -38,9 +36,9 @@ class AllocationTask:
         """Native states of the whole context under the gates of the present preferences."""
         target = self.session.pair.target
         with torch.no_grad():
-            states = read_source(self.session.pair.source, batch).to(self.session.device)
+            states = self.session.states.source(self.session.pair.source, batch).to(self.session.device)
             ranks = ranks_of(rank(self.interface, self.session.pair.geometry, states))
-            native = read_native(target, batch)
+            native = self.session.states.native(target, batch)
             totals = (native.context_lengths + native.query_lengths)[:, None, None]
             place = torch.arange(native.context_keys_pre.shape[2], device=target.device)
             keys = target.rotate(native.context_keys_pre, place, totals)

@@ -35,10 +35,8 @@ from acct.losses.compilation import (
     slot_weights,
     value,
 )
-from acct.native import read_native
 from acct.progress import Progress
 from acct.selection import gather_native, gather_source
-from acct.source import read_context
 from acct.training.loop import Terms
 from acct.training.parallel import Parallel
 from acct.training.selections import FrozenSelections, batches_of
@@ -137,10 +135,10 @@ class CompilationTask:
     @torch.no_grad()
     def _read(self, indices: list[int], statistics: BridgeStatistics | None) -> tuple[TokenBatch, Selection, SourceStates, NativeStates]:
         """Tokens, frozen selection, source and native states of a batch, on the interface's device."""
-        pair, device = self.session.pair, self.session.device
+        pair, device, cache = self.session.pair, self.session.device, self.session.states
         batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
-        states = read_context(pair.source, batch.context_ids, batch.context_lengths).to(device)
-        native = move_native(read_native(pair.target, batch, queries=self.weights.attention > 0), device)
+        states = cache.context(pair.source, batch.context_ids, batch.context_lengths).to(device)
+        native = move_native(cache.native(pair.target, batch, queries=self.weights.attention > 0), device)
         if statistics is not None:
             statistics.add(states, selection, native)
         if self._embedding is not None:

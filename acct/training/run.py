@@ -61,6 +61,9 @@ def train(config: Config) -> dict[str, Artifact]:
                 write_config(session.run, as_dict(config))
         seconds = session.provenance.record["phases_seconds"]
         if session.parallel.main:
+        if store := session.states.store:
+            session.provenance.note({"state_cache": {"read": store.hits, "computed": store.misses, "stored": store.written}})
+            logger.info("%s: %d states read, %d computed, %d of them stored", store.folder, store.hits, store.misses, store.written)
             split = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
             peak = session.provenance.record.get("peak_memory_bytes", 0) / 2**20
             logger.info("%s: %s; peak memory %.0f MiB", session.run, split, peak)

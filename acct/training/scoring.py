@@ -15,7 +15,6 @@ from torch import Tensor
 from acct.cartographer import Cartographer
 from acct.generation import stop_tokens
 from acct.losses.scoring import scoring_loss
-from acct.source import read_source
 from acct.supervision.pairs import sample_pairs
 from acct.supervision.teacher import UtilityTargets, utility_targets
 from acct.training.loop import Terms
@@ -37,6 +36,7 @@ class ScoringTask:
         return utility_targets(
             self.session.pair.target, batch, generator, layers=config.layers, query_rows=config.query_rows,
             continuation_rows=config.continuation_rows, stop_ids=self.stops, floor=config.utility_floor, epsilon=config.utility_epsilon,
+            read=self.session.states.rows,
         )  # fmt: skip
 
     def scores(self, states: SourceStates, units: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class ScoringTask:
         """Source states, utilities on the interface's device, n and k - t of each example."""
         session = self.session
         batch, device = self.examples.batch(indices), session.device
-        states = read_source(session.pair.source, batch).to(device)
+        states = session.states.source(session.pair.source, batch).to(device)
         found = self.supervise(batch, generator)
         found = UtilityTargets(found.units.to(device), found.utilities.to(device), found.continuations)
         tails = session.rule.tails(states.context_lengths)

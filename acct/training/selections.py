@@ -12,7 +12,6 @@ from acct.errors import ArtifactError
 from acct.pipeline import Interface, choose
 from acct.progress import Progress
 from acct.selection import concatenate, rows, split, to_device, validate
-from acct.source import read_source
 from acct.training.session import Examples, Session
 from acct.types import Selection
 
@@ -71,7 +70,7 @@ def freeze_selections(session: Session, interface: Interface, examples: Examples
     found: dict[int, Selection] = {}
     with Progress(label, len(examples), every=session.config.runtime.progress_seconds, enabled=session.parallel.main) as display:
         for indices in batches_of(len(examples), batch, examples.lengths()):
-            states = read_source(session.pair.source, examples.batch(indices)).to(session.device)
+            states = session.states.source(session.pair.source, examples.batch(indices)).to(session.device)
             chosen = to_device(choose(interface, session.pair.geometry, states), "cpu")
             found.update(zip(indices, split(chosen)))
             display.update(len(indices))

@@ -23,6 +23,8 @@ from acct.data.tasks.registry import get_task
 from acct.locations import ensure_data, resolve_direction
 from acct.models.pair import Pair, load_pair
 from acct.provenance import Provenance
+from acct.state_cache import StateCache
+from acct.state_store import StateStore
 from acct.tracking import Tracker, open_tracker
 from acct.training.parallel import Parallel
 from acct.types import TokenBatch
@@ -132,6 +134,12 @@ class Session:
     def rule(self) -> BudgetRule:
         return BudgetRule(self.config.budget.retention, self.config.budget.tail_tokens)
 
+    @cached_property
+    def states(self) -> StateCache:
+        """Reads states of the frozen models, from paths.state_cache where one is named."""
+        folder, training = self.config.paths.state_cache, self.config.training
+        return StateCache(StateStore(folder, training.state_cache_gigabytes, training.state_cache_dtype) if folder else None)
+
     def settings(self, stage: str) -> StageConfig:
         found: StageConfig = getattr(self.config.training, stage)
         return found
@@ -175,6 +183,8 @@ class Session:
         }
         identity |= {f"prompts.{name}": value for name, value in asdict(config.prompts).items()}
         identity |= {f"training.{stage}.{name}": value for name, value in asdict(settings).items() if name != "held_out"}
+        if config.paths.state_cache and config.training.state_cache_dtype != "float32":  # stored states are then not those computed
+            identity["training.state_cache_dtype"] = config.training.state_cache_dtype
         identity["data (ids, prompts and answers)"] = self.train.first(settings.examples).digest()
         return identity
 

@@ -67,7 +67,7 @@ def test_scoring_loss_repeats_under_one_seed_and_trains_the_cartographer(session
 
 
 def test_answers_never_reach_the_source(session, monkeypatch):
-    import acct.training.allocation as module
+    import acct.state_cache as module
 
     seen: list[TokenBatch] = []
     read = module.read_source
