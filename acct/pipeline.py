@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from acct.allocator.allocator import Allocator
     from acct.allocator.budget import BudgetRule
     from acct.cartographer import Cartographer
+    from acct.methods.ridge_map import RidgeMap
     from acct.models.adapter import ModelAdapter
     from acct.models.pair import Pair
 
@@ -41,6 +42,7 @@ class Interface:
         allocator: the learned counts; None for equal capacity in every unit (Table 3's Uniform, and retention 1).
         ranking: "random" is Table 3's retrained Random. seed: of random orders.
         identity: names and hashes of what this was built from; joined to every transferred state.
+        linear_maps: fitted maps of whole contexts by name, for the rows `ridge_<m>`; no part of the method.
     """
 
     compiler: Compiler
@@ -50,6 +52,7 @@ class Interface:
     ranking: Ranking = "learned"
     seed: int = 0
     identity: Mapping[str, str] = field(default_factory=dict)
+    linear_maps: Mapping[str, RidgeMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.ranking not in ("learned", "random"):

@@ -22,6 +22,7 @@ from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER, TRAINING_SEED
 from acct.reporting.write import write_tables
 from acct.training.modules import load_interface
+from acct.training.ridge import with_ridge
 from acct.training.session import check_windows, data_source, load_configured_pair, prompt_options, style_of, task_fields
 
 
@@ -84,7 +85,7 @@ def evaluate_direction(config: Config) -> EvaluationReport:
         torch.set_num_threads(config.runtime.threads)
     ensure_data(config, evaluation.tasks, [evaluation.split])
     pair = load_configured_pair(config)
-    interface = load_interface(config, pair)
+    interface = with_ridge(load_interface(config, pair), config, pair, evaluation.methods)
     samples = load_samples(
         data_source(config), evaluation.tasks, pair.tokenizer, split=evaluation.split, count=evaluation.examples,
         counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),

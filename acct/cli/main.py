@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from acct.errors import AcctError
 
 COMMANDS: dict[str, str] = {
-    "train": "the three stages: stage=cartographer|allocator|compiler|all; -m sweeps (direction=glob(*) budget.retention=1.0,0.5)",
+    "train": "stage=cartographer|allocator|compiler|all, or ridge (linear maps); -m sweeps (direction=glob(*) budget.retention=1.0,0.5)",
     "evaluate": "score the methods on the tasks; writes per-example records",
     "tables": "render tables from records",
     "claims": "the ledger: what the paper claims beside what this scale measured, with a verdict",

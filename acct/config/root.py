@@ -20,9 +20,10 @@ from acct.config.fields import check_choice, check_range
 from acct.config.latency import LatencyConfig
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
 from acct.config.reproduce import ReproduceConfig
+from acct.config.ridge import RidgeConfig
 from acct.config.runtime import PathsConfig, RuntimeConfig, TrackerConfig
 from acct.config.supervision import SupervisionConfig
-from acct.config.training import STAGES, TrainingConfig
+from acct.config.training import OPTIONAL_STAGES, STAGES, TrainingConfig
 from acct.errors import ConfigError
 
 
@@ -33,7 +34,7 @@ class Config:
     Attributes:
         scale: "micro" (embedded families, one CPU), "paper" (the paper's sizes), "tiny" (random models, seconds) or
             "cpu" (latency only).
-        stage: what `acct train` runs: one stage, or all of them in order.
+        stage: what `acct train` runs: one stage, all three in order, or "ridge", the linear maps beside the method.
         context, query: of `acct generate`, as text or as @file. max_new_tokens: longest answer of `acct generate`.
     """
 
@@ -53,6 +54,7 @@ class Config:
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+    ridge: RidgeConfig = field(default_factory=RidgeConfig)
     reproduce: ReproduceConfig = field(default_factory=ReproduceConfig)
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -60,7 +62,7 @@ class Config:
     paths: PathsConfig = field(default_factory=PathsConfig)
 
     def __post_init__(self) -> None:
-        check_choice("stage", self.stage, (*STAGES, "all"))
+        check_choice("stage", self.stage, (*STAGES, "all", *OPTIONAL_STAGES))
         check_range("max_new_tokens", self.max_new_tokens, 1, float("inf"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from acct.config.fields import check_choice, check_range
+from acct.kernels import KERNELS
 
 
 @dataclass
@@ -15,7 +16,8 @@ class RuntimeConfig:
         dtype: of the frozen models; the trained modules are float32. source_device, interface_device, target_device: as torch names them.
         threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
             it names the run folder, so that runs of several seeds lie side by side.
-        attention: kernel of the models' own forwards ("eager" or "sdpa").
+        kernels: of the conversion path (`acct.kernels`): "auto" takes the Triton kernels where the interface is on CUDA and Triton is
+            installed, "plain" never does, "triton" stops where they cannot run.
     """
 
     dtype: str = "float32"
@@ -25,9 +27,11 @@ class RuntimeConfig:
     threads: int | None = None
     seed: int = 0
     progress_seconds: float = 5.0
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         check_choice("runtime.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        check_choice("runtime.kernels", self.kernels, KERNELS)
         check_range("runtime.threads", self.threads, 1, float("inf"))
 
 
@@ -39,21 +43,21 @@ class PathsConfig:
         results: root of everything written. run: this run's folder. data: root of the data sets.
         variant: appended to the run folder's name; an ablation that retrains gets one of its own.
         reuse: another run's folder, whose finished stages are copied where they were built from the same inputs; "" for none.
+        state_cache: folder that keeps states of the frozen models, so that epochs, stages and later runs do not read the training
+            examples again (tens of MB for an example of a real pair); null keeps none.
         tables: where rendered tables go.
     """
 
     results: str = "results"
-        state_cache: folder that keeps states of the frozen models, so that epochs, stages and later runs do not read the training
-            examples again (tens of MB for an example of a real pair); null keeps none.
     variant: str = ""
     run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant},${runtime.seed}}"
     reuse: str = ""
     data: str = "data"
+    state_cache: str | None = None
     tables: str = "${paths.results}/${scale}/tables"
 
 
 @dataclass
-    state_cache: str | None = None
 class TrackerConfig:
     """Where metrics go besides the run's metrics.jsonl.
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from acct.config.fields import check_choice, check_range, silent
 
 STAGES = ("cartographer", "allocator", "compiler")
+OPTIONAL_STAGES = ("ridge",)
+"""Asked for by name only."""
 
 
 @dataclass
@@ -53,18 +55,18 @@ class TrainingConfig:
         restart: throw away a finished or interrupted stage that was built from other inputs, instead of refusing.
         checkpoint_steps, checkpoint_seconds: a checkpoint is written when either has passed; null switches it off.
         cache_gigabytes: memory for frozen states that every epoch of the Compiler would compute again; 0 computes them again.
-    """
-
         state_cache_gigabytes: largest size of the folder paths.state_cache; beyond it states are computed again.
         state_cache_dtype: type in which states lie there; a narrower one than the models' halves the size and rounds what stages read.
+    """
+
     restart: bool = False
     checkpoint_steps: int | None = None
     checkpoint_seconds: float | None = 60.0
     cache_gigabytes: float = 0.0
-    cartographer: StageConfig = field(default_factory=StageConfig)
-    allocator: StageConfig = field(default_factory=lambda: StageConfig(learning_rate=0.05))
     state_cache_gigabytes: float = 50.0
     state_cache_dtype: str = "float32"
+    cartographer: StageConfig = field(default_factory=StageConfig)
+    allocator: StageConfig = field(default_factory=lambda: StageConfig(learning_rate=0.05))
     compiler: StageConfig = field(default_factory=lambda: StageConfig(examples=500, epochs=4, regroup=False))
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ from acct.models.pair import Pair
 from acct.pipeline import Interface
 from acct.progress import Progress
 from acct.training.modules import load_interface
+from acct.training.ridge import with_ridge
 from acct.training.session import load_configured_pair, prompt_options
 
 
@@ -94,7 +95,7 @@ class AcctLM(LM):
         if config.runtime.threads is not None:
             torch.set_num_threads(config.runtime.threads)
         pair = load_configured_pair(config)
-        interface = load_interface(config, pair) if needs_interface(method) else None
+        interface = with_ridge(load_interface(config, pair), config, pair, [method]) if needs_interface(method) else None
         batch = str((additional_config or {}).get("batch_size") or "")
         own = (config.evaluation.wikitext_context_tokens, config.evaluation.wikitext_window_tokens)
         rolling = Rolling(int(windows[0] or own[0]), int(windows[1] or own[1] - own[0]))

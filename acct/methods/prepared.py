@@ -15,11 +15,23 @@ from acct.config.compressors import CompressorsConfig
 from acct.data.batches import collate, padded
 from acct.data.prompts import EncodedExample
 from acct.errors import InputError
+from acct.methods.ridge_map import RidgeMap
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
 from acct.models.pair import Pair
 from acct.native import read_native
 from acct.pipeline import Interface, choose, compile_states, placed, random_order, rank
-from acct.selection import concatenate, gather_native, gather_source, row_counts, rows, slots_of_rows, to_device
+from acct.selection import (
+    batch_index,
+    concatenate,
+    full_selection,
+    gather_native,
+    gather_source,
+    row_counts,
+    rows,
+    slots_of_rows,
+    to_device,
+    unit_index,
+)
 from acct.source import read_source
 from acct.types import NativeStates, Selection, SourceStates, SparseKV, TokenBatch
 
@@ -148,6 +160,15 @@ class Prepared:
         """The source's keys and values at a selection as they are, rotated by the target."""
         keys, values = gather_source(selection, self.source, self.pair.geometry)
         return rotate_kv(self.pair.target, placed(SparseKV(selection, keys, values, rotated=False), self.pair.target))
+
+    def mapped_by(self, linear: RidgeMap) -> SparseKV:
+        """A linear map's keys and values at every context position, rotated."""
+        target, states = self.pair.target, self.source
+        selection = full_selection(states.context_lengths, self.pair.geometry.target.layers, self.pair.geometry.target.kv_heads)
+        with self.clock.phase("linear map"):
+            keys, values = linear(states, target.dtype)
+        where = (batch_index(selection), unit_index(selection), selection.positions)
+        return rotate_kv(target, placed(SparseKV(selection, keys[where], values[where], rotated=False), target))
 
     @cached_property
     def transferred_strangers(self) -> SparseKV:

@@ -15,13 +15,15 @@ from acct.methods.compressors.pyramidkv import PyramidKV, PyramidKVQueryAware
 from acct.methods.compressors.snapkv import SnapKV, SnapKVQueryAware
 from acct.methods.controls import Noise, RawSource, WrongDocument, Zeros
 from acct.methods.references import NoContext, SourceFull, TargetFull
+from acct.methods.ridge import ridge_row
+from acct.methods.ridge_map import parse_ridge
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         TargetFull, ACCT, SourceFull, NoContext, NativeKV, RandomSelection, BridgeOnly, Zeros, Noise, WrongDocument, RawSource,
         SnapKV, SnapKVQueryAware, PyramidKV, PyramidKVQueryAware, ObservedAttention, ObservedAttentionQueryAware, ExpectedAttention,
-        ExpectedAttentionQueryAware,
+        ExpectedAttentionQueryAware, ridge_row("ridge_1"), ridge_row("ridge_8"), ridge_row("ridge_1_all"), ridge_row("ridge_8_all"),
     )
 }  # fmt: skip
 DEFAULT = tuple(name for name, method in METHODS.items() if not method.on_request)
@@ -29,10 +31,10 @@ COMPRESSORS = frozenset(name for name, method in METHODS.items() if issubclass(m
 
 
 def get_method(name: str) -> Method:
-    """A method by its registry name."""
-    if name not in METHODS:
+    """A method by its registry name; linear maps from any number of source layers, ridge_<m> and ridge_<m>_all."""
+    if name not in METHODS and parse_ridge(name) is None:
         raise UnknownName("method", name, METHODS)
-    return METHODS[name]()
+    return METHODS[name]() if name in METHODS else ridge_row(name)()
 
 
 def query_aware(names: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ METHODS: dict[str, str] = {
     "pyramidkv": "PyramidKV, context only", "pyramidkv_query_aware": "PyramidKV, with query",
     "observed_attention": "Observed attention, context only", "observed_attention_query_aware": "Observed attention, with query",
     "expected_attention": "Expected attention, context only", "expected_attention_query_aware": "Expected attention, with query",
+    "ridge_1": "Linear map, 1 layer", "ridge_8": "Linear map, 8 layers",
+    "ridge_1_all": "Linear map, 1 layer, all heads", "ridge_8_all": "Linear map, 8 layers, all heads",
 }  # fmt: skip
 _COMPRESSORS = ("snapkv", "pyramidkv", "observed_attention", "expected_attention")
 COMPRESSORS = tuple(f"{name}{suffix}" for name in _COMPRESSORS for suffix in ("", "_query_aware"))

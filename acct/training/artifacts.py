@@ -1,6 +1,7 @@
 """What stages hand over: weights or selections with a card that says, with hashes, what they were built from (style 5).
 
 <run>/cartographer, <run>/allocator, <run>/selections, <run>/compiler      each `weights-<hash>.safetensors` and `card.json`
+<run>/ridge_<m>, <run>/ridge_<m>_all                                       likewise, where linear maps were asked for
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Artifact:
     """A finished stage's result.
 
     Attributes:
-        kind: one of KINDS. tensors: its weights. card: everything else; `built_from` and `sha256` among it.
+        kind: one of KINDS, or a linear map's name. tensors: its weights. card: everything else; `built_from` and `sha256` among it.
     """
 
     kind: str

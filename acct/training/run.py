@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from acct.training.modules import (
     uses_allocator,
     uses_cartographer,
 )
+from acct.training.ridge import fit_ridge, new_ridge, ridge_identity, ridge_names
 from acct.training.scoring import ScoringTask
 from acct.training.selections import FrozenSelections, batches_of, freeze_selections
 from acct.training.session import Session, open_session
@@ -59,11 +61,11 @@ def train(config: Config) -> dict[str, Artifact]:
             _RUN[stage](session, found)
             if session.parallel.main:  # only now: a refused stage leaves the configuration that the folder was built with
                 write_config(session.run, as_dict(config))
-        seconds = session.provenance.record["phases_seconds"]
-        if session.parallel.main:
         if store := session.states.store:
             session.provenance.note({"state_cache": {"read": store.hits, "computed": store.misses, "stored": store.written}})
             logger.info("%s: %d states read, %d computed, %d of them stored", store.folder, store.hits, store.misses, store.written)
+        seconds = session.provenance.record["phases_seconds"]
+        if session.parallel.main:
             split = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
             peak = session.provenance.record.get("peak_memory_bytes", 0) / 2**20
             logger.info("%s: %s; peak memory %.0f MiB", session.run, split, peak)
@@ -283,4 +285,11 @@ def _log_bridge(session: Session, report: Mapping[str, Any]) -> None:
         session.tracker.log("bridge", int(row["layer"]), {f"r2_{name}": value for name, value in shown.items()})
 
 
-_RUN = {"cartographer": _cartographer, "allocator": _allocator, "compiler": _compiler}
+def _ridge(session: Session, found: dict[str, Artifact]) -> None:
+    """Every configured linear map, each an artifact of its own."""
+    for name in ridge_names(session.config):
+        identity = ridge_identity(session, new_ridge(session.pair, name))
+        found[name], _ = _stage(session, name, identity, partial(fit_ridge, session, name))
+
+
+_RUN = {"cartographer": _cartographer, "allocator": _allocator, "compiler": _compiler, "ridge": _ridge}

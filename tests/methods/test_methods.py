@@ -10,6 +10,7 @@ from acct.errors import ConfigError, InputError, UnknownName
 from acct.methods.base import Mount
 from acct.methods.prepared import Prepared, Stopwatch, stack, take_rows
 from acct.methods.registry import METHODS, get_method
+from acct.methods.ridge_map import RidgeMap, parse_ridge
 from acct.models.adapter import ModelAdapter
 from acct.pipeline import random_order, transfer
 from acct.reporting.names import METHODS as LABELS
@@ -23,7 +24,9 @@ from tests.tolerances import LOGITS
 
 def prepared(family: str = "qwen3", retention: float = 0.5, tail: int = 2, kind: str = "generate", seed: int = 0) -> Prepared:
     pair, one = tiny_pair(family), sample(kind)
-    return Prepared(pair, interface_for(pair, retention, tail), one.examples, one.strangers(), seed)
+    layers = pair.geometry.source.layers
+    linear = {name: RidgeMap(pair.geometry, min(asked[0], layers), asked[1]) for name in METHODS if (asked := parse_ridge(name))}
+    return Prepared(pair, interface_for(pair, retention, tail, linear_maps=linear), one.examples, one.strangers(), seed)
 
 
 def last_logits(mount: Mount) -> torch.Tensor:
@@ -55,7 +58,8 @@ def test_every_method_runs_and_sparse_ones_respect_the_budget() -> None:
         if mount.context is not None:
             validate(mount.context.selection)
             kept = mount.context.selection.counts.sum(dim=1)
-            assert torch.equal(kept, units * batch.interface.rule.mean_capacities(mount.context.selection.context_lengths)), name
+            lengths = mount.context.selection.context_lengths
+            assert torch.equal(kept, units * (lengths if parse_ridge(name) else batch.interface.rule.mean_capacities(lengths))), name
 
 
 @torch.no_grad()
