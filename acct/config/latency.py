@@ -45,8 +45,10 @@ class LatencyConfig:
         threads: CPU threads, no more than there are cores are used, null for PyTorch's choice; the paper uses 4.
         interface_dtype: of the three modules' weights.
         matmul_precision: of float32 products on CUDA, "highest", "high" (TF32) or "medium".
-        compile: torch.compile for Cartographer and Compiler; its cost is in their warm-up calls.
-        ridge_source_layers: source layers of the full-length linear maps that are timed beside the conversion; empty for none.
+        compile: torch.compile for Cartographer and Compiler; what the first conversion of a length costs is kept apart (compile_ms).
+        compile_backend: of torch.compile; "inductor" needs a C++ compiler on the CPU and Triton on CUDA, "eager" and "aot_eager" neither.
+        ridge_source_layers: source layers of the full-length, head-local linear maps that are timed beside the conversion; empty for none.
+        ridge_all_heads: the same for maps that read every KV head of their layers, one product for a target layer.
         spread: standard deviation of the Allocator's preferences under random weights, so that units keep unequal counts.
         yarn: stretch the window of a random model where a length is beyond it. floor_slack: a prefill faster than this share of its
             operations at the measured ceiling is refused. matmul_size, copied_bytes, ceiling_tries: of the ceilings' measurement.
@@ -69,7 +71,9 @@ class LatencyConfig:
     interface_dtype: str = "float32"
     matmul_precision: str = "highest"
     compile: bool = False
+    compile_backend: str = "inductor"
     ridge_source_layers: list[int] = field(default_factory=lambda: [1, 8])
+    ridge_all_heads: list[int] = field(default_factory=lambda: [1])
     spread: float = 0.5
     yarn: bool = False
     floor_slack: float = 0.5
@@ -84,8 +88,9 @@ class LatencyConfig:
         check_choice("latency.weights", self.weights, ("random", "hub"))
         check_choice("latency.inputs", self.inputs, ("source", "random"))
         check_choice("latency.interface_dtype", self.interface_dtype, ("float32", "bfloat16"))
+        check_choice("latency.compile_backend", self.compile_backend, ("inductor", "aot_eager", "eager"))
         check_choice("latency.matmul_precision", self.matmul_precision, ("highest", "high", "medium"))
-        for name in ("context_tokens", "growth_tokens", "ridge_source_layers"):
+        for name in ("context_tokens", "growth_tokens", "ridge_source_layers", "ridge_all_heads"):
             for value in getattr(self, name) or []:
                 check_range(f"latency.{name}", value, 1, float("inf"))
         for name in ("query_tokens", "matmul_size", "copied_bytes", "ceiling_tries"):

@@ -93,10 +93,17 @@ def movement(geometry: PairGeometry, rule: BudgetRule, tokens: int, width: int, 
     return Work(3.0 * numbers, 2 * numbers * width) if rotated else Work(0.0, 4 * numbers * width)
 
 
-def ridge(geometry: PairGeometry, layers: int, tokens: int, width: int) -> Work:
-    """The full-length linear map of keys and values: every position of every unit from `layers` source heads."""
-    features, dim, units = layers * geometry.source.head_dim, geometry.target.head_dim, geometry.units
-    return Work(4.0 * units * tokens * features * dim, width * 2 * tokens * units * (features + dim) + 4 * 2 * units * features * dim)
+def ridge(geometry: PairGeometry, layers: int, tokens: int, width: int, heads: str = "local") -> Work:
+    """The full-length linear map of keys and values, every position of every unit.
+
+    Args:
+        layers: source layers that a map reads. heads: "local", one head of each for a unit, or "all" of them for all units of a layer.
+    """
+    source, target = geometry.source, geometry.target
+    groups, read, given = (geometry.units, 1, 1) if heads == "local" else (target.layers, source.kv_heads, target.kv_heads)
+    features, outputs = layers * read * source.head_dim, given * target.head_dim
+    moved = width * 2 * tokens * groups * (features + outputs)
+    return Work(4.0 * groups * tokens * features * outputs, moved + 4 * 2 * groups * features * outputs)
 
 
 def ideal_bytes(geometry: PairGeometry, rule: BudgetRule, tokens: int, width: int) -> int:

@@ -24,7 +24,7 @@ from acct.errors import ModelError
 from acct.geometry import PairGeometry
 from acct.latency import counting
 from acct.latency.ceilings import Ceilings, measure_ceilings
-from acct.latency.clock import Clock
+from acct.latency.clock import Clock, timed
 from acct.latency.counting import Work
 from acct.latency.forecast import Forecast
 from acct.latency.memory import PeakMemory, is_out_of_memory
@@ -44,6 +44,7 @@ from acct.latency.stages import (
 )  # fmt: skip
 from acct.latency.weights import settings_of, timed_model
 from acct.locations import resolve_direction
+from acct.methods.ridge_map import ridge_name
 from acct.models.adapter import ModelAdapter
 from acct.models.pair import DTYPES, checked_device
 from acct.models.published import configuration
@@ -60,6 +61,7 @@ class Sample:
 
     Attributes:
         clock: times by stage. work: operations and bytes by stage. mounted_bytes, ideal_bytes, conversion_peak_bytes: of one conversion.
+        compile_ms: the first conversion at this length under torch.compile, which the warm-up calls follow; None without it.
     """
 
     tokens: int
@@ -68,6 +70,7 @@ class Sample:
     mounted_bytes: int = 0
     ideal_bytes: int = 0
     conversion_peak_bytes: int = 0
+    compile_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,15 @@ class Suite:
         receiver = Receiver.of(settings, self.dtype, self.target_device)
         source = Receiver.of(settings_of(self.names[0], longest_read, self.options.yarn), self.dtype, torch.device("cpu"))
         self.geometry = PairGeometry(source.geometry, receiver.geometry)
-        self.ridge_layers = sorted({min(count, source.geometry.layers) for count in self.options.ridge_source_layers})
+        asked = {"local": self.options.ridge_source_layers, "all": self.options.ridge_all_heads}
+        own = [(m, heads) for heads, counts in asked.items() for m in sorted({min(count, source.geometry.layers) for count in counts})]
+        self.ridges = {ridge_name(*one): one for one in own}
         self.inner = [counting.inner_width(configuration(name)) for name in self.names]
         self.rule = BudgetRule(config.budget.retention, config.budget.tail_tokens)
         interface = random_interface(config, self.geometry, runtime.seed)
         module_dtype = DTYPES[self.options.interface_dtype]
-        interface = placed_interface(interface, self.device, module_dtype, self.options.compile)
+        backend = self.options.compile_backend if self.options.compile else None
+        interface = placed_interface(interface, self.device, module_dtype, backend)
         self.conversion = Conversion(self.geometry, interface, receiver)
         self.generator = torch.Generator().manual_seed(runtime.seed)
         self.skipped: list[dict[str, str | int]] = []
@@ -197,6 +203,8 @@ class Suite:
         stages = CONVERSION if alone else (*CONVERSION, "packing", "rotation")
         self._count_conversion(sample)
         states = states_of()
+        if self.options.compile:
+            sample.compile_ms, _ = timed(conversion.convert, states)
         with PeakMemory() as peak:
             conversion.convert(states)
         sample.conversion_peak_bytes = peak.bytes
@@ -211,13 +219,13 @@ class Suite:
                 sample.mounted_bytes = cache.mounted_bytes()
                 del packed, cache
             del order, selection, kv
-        for layers in [] if alone else self.ridge_layers:
-            self._ridge(sample, layers, states)
+        for stage in () if alone else self.ridges:
+            self._ridge(sample, stage, states)
 
-    def _ridge(self, sample: Sample, layers: int, states: SourceStates) -> None:
-        stage = f"ridge_{layers}"
-        made = random_ridge(self.geometry, layers, self.device, DTYPES[self.options.interface_dtype], self.config.runtime.seed)
-        sample.work[stage] = counting.ridge(self.geometry, made.source_layers, sample.tokens, self.dtype.itemsize)
+    def _ridge(self, sample: Sample, stage: str, states: SourceStates) -> None:
+        layers, heads = self.ridges[stage]
+        made = random_ridge(self.geometry, layers, self.device, DTYPES[self.options.interface_dtype], self.config.runtime.seed, heads)
+        sample.work[stage] = counting.ridge(self.geometry, layers, sample.tokens, self.dtype.itemsize, heads)
         for _ in range(sample.clock.passes(stage)):
             sample.clock.run(stage, made, states, self.dtype)
 
@@ -263,8 +271,8 @@ class Suite:
             operations["growth", tokens] = conversion(sample)
         for tokens, sample in samples.items():
             clock = sample.clock
-            ridges = (counting.ridge(geometry, layers, tokens, width).flops for layers in self.ridge_layers)
-            maps = sum(flops * clock.passes(f"ridge_{layers}") for flops, layers in zip(ridges, self.ridge_layers))
+            ridges = {stage: counting.ridge(geometry, layers, tokens, width, heads) for stage, (layers, heads) in self.ridges.items()}
+            maps = sum(work.flops * clock.passes(stage) for stage, work in ridges.items())
             read = counting.prefill(geometry.source, self.inner[0], tokens + query, width).flops * clock.passes("source_prefill")
             operations["source_prefill", tokens] = read
             operations["conversion", tokens] = conversion(sample) + maps + (0.0 if self.options.inputs == "random" else read)
@@ -276,7 +284,7 @@ class Suite:
         options = self.options
         warmup, repetitions = dict(options.warmup), dict(options.repetitions)
         for counts in (warmup, repetitions):
-            counts |= {f"ridge_{layers}": counts["ridge"] for layers in self.ridge_layers}
+            counts |= dict.fromkeys(self.ridges, counts["ridge"])
         ideal = counting.ideal_bytes(self.geometry, self.rule, tokens, self.dtype.itemsize)
         return Sample(tokens, Clock(warmup, repetitions), ideal_bytes=ideal)
 

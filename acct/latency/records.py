@@ -71,6 +71,7 @@ def summary(direction: str, device: str, dtype: str, sample: Sample) -> dict[str
         "conversion_ms": conversion, "target_prefill_ms": target, "speedup": target / conversion, "cold_speedup": target / construction,
         "mounted_bytes": sample.mounted_bytes, "ideal_bytes": sample.ideal_bytes, "peak_bytes": sample.conversion_peak_bytes,
         "ridge_ms": {stage.removeprefix("ridge_"): value for stage, value in medians.items() if stage.startswith("ridge_")},
+        "compile_ms": sample.compile_ms,
     }  # fmt: skip
 
 

@@ -121,25 +121,27 @@ def random_interface(config: Config, geometry: PairGeometry, seed: int) -> Inter
     return make_interface(config, geometry, cartographer, allocator, Compiler(bridge, residual))
 
 
-def placed_interface(interface: Interface, device: torch.device, dtype: torch.dtype, compiled: bool = False) -> Interface:
-    """The interface in eval mode on a device; `compiled` runs Cartographer and Compiler through torch.compile.
+def placed_interface(interface: Interface, device: torch.device, dtype: torch.dtype, backend: str | None = None) -> Interface:
+    """The interface in eval mode on a device; a `backend` of torch.compile runs Cartographer and Compiler through it.
 
     Preferences stay in float32: counts are solved on the CPU in float64 whatever the device.
     """
     compiler, cartographer = interface.compiler.to(device, dtype).eval().requires_grad_(False), interface.cartographer
     if cartographer is not None:
         cartographer = cartographer.to(device, dtype).eval().requires_grad_(False)
-    if compiled:
-        compiler = cast(Any, torch.compile(compiler))
-        cartographer = None if cartographer is None else cast(Any, torch.compile(cartographer))
+    if backend is not None:
+        compiler = cast(Any, torch.compile(compiler, backend=backend))
+        cartographer = None if cartographer is None else cast(Any, torch.compile(cartographer, backend=backend))
     return replace(interface, compiler=compiler, cartographer=cartographer)
 
 
 @torch.no_grad()
-def random_ridge(geometry: PairGeometry, layers: int, device: torch.device, dtype: torch.dtype, seed: int) -> RidgeMap:
+def random_ridge(
+    geometry: PairGeometry, layers: int, device: torch.device, dtype: torch.dtype, seed: int, heads: str = "local"
+) -> RidgeMap:
     """The comparison map with random weights."""
     generator = torch.Generator().manual_seed(seed)
-    made = RidgeMap(geometry, min(layers, geometry.source.layers)).to(device, dtype)
+    made = RidgeMap(geometry, min(layers, geometry.source.layers), heads).to(device, dtype)
     for parameter in made.parameters():
         fill_normal(parameter, generator, parameter.shape[1] ** -0.5)
     return made

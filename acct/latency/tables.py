@@ -99,7 +99,7 @@ def roofline(documents: Sequence[Document]) -> Table | None:
             rows = []
             for stage, found in record["stages"].items():
                 known = "bound_ms" in found
-                name = NAMES.get(stage) or f"Linear map, {stage.removeprefix('ridge_')} layers"
+                name = NAMES.get(stage) or map_label(stage.removeprefix("ridge_"))
                 work = (f"{found['flops'] / 1e9:.2f}", f"{found['bytes'] / 1e6:.1f}", f"{found['bound_ms']:.2f}") if known else (DASH,) * 3
                 peak = DASH if found["peak_bytes"] is None else f"{found['peak_bytes'] / 1e6:.1f}"
                 times = (f"{found[key]:.2f}" for key in ("median_ms", "p5_ms", "p95_ms"))
@@ -118,18 +118,36 @@ def roofline(documents: Sequence[Document]) -> Table | None:
     return Table("latency_roofline", caption, tuple(blocks), (), tuple(dict.fromkeys(notes)), provenance(documents))
 
 
+def map_label(key: str) -> str:
+    """A linear map by its key in `ridge_ms`, "8" or "8_all"."""
+    count = key.removesuffix("_all")
+    return f"Linear map, {count} layer{'s' * (count != '1')}{', all heads' * key.endswith('_all')}"
+
+
+def compiled_notes(documents: Sequence[Document]) -> list[str]:
+    """What torch.compile cost before the warm-up calls, where it was used."""
+    return [
+        f"- {one['direction']}, {record['context_tokens']:,} tokens: compiled ({one['config']['latency']['compile_backend']}) in the first "
+        f"conversion, {record['compile_ms'] / 1e3:.1f} s."
+        for one in documents
+        for record in one["records"]
+        if record.get("compile_ms") is not None
+    ]
+
+
 def comparison(documents: Sequence[Document]) -> Table | None:
     """The conversion beside full-length linear maps in the same process, bytes, and memory."""
-    layers = sorted({int(count) for one in documents for record in one["records"] for count in record["ridge_ms"]})
+    found = {key for one in documents for record in one["records"] for key in record["ridge_ms"]}
+    maps_of = sorted(found, key=lambda key: (key.endswith("_all"), int(key.removesuffix("_all"))))
     columns = (
-        "Conversion", *(f"Linear map, {count} layer{'s' * (count > 1)}" for count in layers),
+        "Conversion", *map(map_label, maps_of),
         "Query, native", "Query, mounted", "Mounted / ideal bytes", "Peak / output bytes",
     )  # fmt: skip
     blocks = []
     for one in documents:
         rows = []
         for record in one["records"]:
-            maps = [_ms(record["ridge_ms"].get(str(count))) for count in layers]
+            maps = [_ms(record["ridge_ms"].get(key)) for key in maps_of]
             steps = [_ms(record["stages_ms"].get(stage)) for stage in ("query_native", "query_mounted")]
             bytes_ = [_ratio(record[key] / record["ideal_bytes"]) for key in ("mounted_bytes", "peak_bytes")]
             rows.append((f"{record['context_tokens']:,}", (_ms(record["conversion_ms"]), *maps, *steps, *bytes_)))
@@ -138,7 +156,7 @@ def comparison(documents: Sequence[Document]) -> Table | None:
     if not blocks:
         return None
     caption = "Conversion (ms) beside closed-form linear maps of the whole context; query steps; bytes."
-    return Table("latency_comparison", caption, tuple(blocks), (), (), provenance(documents))
+    return Table("latency_comparison", caption, tuple(blocks), (), tuple(compiled_notes(documents)), provenance(documents))
 
 
 def growth(documents: Sequence[Document]) -> Table | None:

@@ -20,6 +20,8 @@ from acct.types import SourceStates
 
 CPU_NUMBERS = 1 << 20
 """Numbers of one block's features on the CPU, where they stay in cache."""
+DEVICE_NUMBERS = 1 << 28
+"""The same elsewhere: few launches, and at most 1 GB of float32 beside the result."""
 HEADS = ("local", "all")
 """What one map reads of a source layer: the head pi_H of its unit, or every KV head."""
 _NAME = re.compile(r"ridge_([1-9][0-9]*)(_all)?")
@@ -78,8 +80,8 @@ class RidgeMap(nn.Module):
     def forward(self, states: SourceStates, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """Keys before RoPE and values of every context position: two [batch, unit, context, dim].
 
-        A block of source vectors is gathered once for a group, so that all heads of a layer share it under "all". On the CPU blocks stay
-        in cache; elsewhere all groups of "local", and one group of "all" (its features are H_S times as wide), are one product.
+        A block of source vectors is gathered once for a group, so that all heads of a layer share it under "all". A block is as many
+        positions of a group, or whole groups, as CPU_NUMBERS or DEVICE_NUMBERS allow; blocks are batched products.
 
         Args:
             dtype: of the result; None for the maps' own.
@@ -89,10 +91,11 @@ class RidgeMap(nn.Module):
         source, dim = self.geometry.source, self.geometry.target.head_dim
         if states.keys_pre.shape[1:3] != (source.layers, source.kv_heads) or states.keys_pre.shape[-1] != source.head_dim:
             raise SelectionError(f"source keys of shape {tuple(states.keys_pre.shape)} do not fit {source}.")
-        batch, context, on_cpu = states.keys_pre.shape[0], states.keys_pre.shape[3], states.keys_pre.device.type == "cpu"
+        batch, context = states.keys_pre.shape[0], states.keys_pre.shape[3]
         groups, features, _ = self.key_map.shape
-        places = min(max(CPU_NUMBERS // features, 1), context) if on_cpu else context
-        step = max(CPU_NUMBERS // (features * places), 1) if on_cpu else groups if self.heads == "local" else 1
+        numbers = CPU_NUMBERS if states.keys_pre.device.type == "cpu" else DEVICE_NUMBERS
+        places = min(max(numbers // features, 1), context)
+        step = max(numbers // (features * places), 1)
         results = []
         for stored, maps in ((states.keys_pre, self.key_map), (states.values, self.value_map)):
             flat = stored.flatten(1, 2)  # [batch, layer * head, context, dim]

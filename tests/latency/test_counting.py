@@ -61,8 +61,9 @@ def test_conversion_operations_are_those_that_run() -> None:
     folded = per_row * CONDITIONS * geometry.units * residual.width  # W_xi W_p
     in_place = per_row * (residual.width + CONDITIONS) * len(selection.positions)  # PyTorch does not count baddbmm_
     assert counting.compiler(geometry, residual, rule, TOKENS, 4, kept).flops == seen - folded + in_place
-    made = random_ridge(geometry, 2, torch.device("cpu"), torch.float32, 0)
-    assert counting.ridge(geometry, 2, TOKENS, 4).flops == counted(made, states)
+    for layers, heads in ((1, "local"), (2, "local"), (1, "all"), (2, "all")):
+        made = random_ridge(geometry, layers, torch.device("cpu"), torch.float32, 0, heads)
+        assert counting.ridge(geometry, layers, TOKENS, 4, heads).flops == counted(made, states)
 
 
 def test_ideal_bytes_are_the_papers_formula() -> None:

@@ -53,7 +53,9 @@ def test_every_stage_at_every_length_with_raw_repetitions_and_provenance(timed: 
     assert [record["context_tokens"] for record in found["records"]] == [40, 64] and found["skipped"] == []
     assert all(Path(line.removeprefix("wrote ")).is_file() for line in lines)
     record = found["records"][0]
-    assert set(record["stages"]) == {*STAGES, "ridge_1", "ridge_2"} - {"ridge"}, "a source of 2 layers has a map from 2, not from 8"
+    assert set(record["stages"]) == {*STAGES, "ridge_1", "ridge_2", "ridge_1_all"} - {"ridge"}, (
+        "a source of 2 layers has a map from 2, not from 8"
+    )
     compiler = record["stages"]["compiler"]
     assert len(compiler["raw_ms"]) == 3 and len(compiler["warmup_ms"]) == 1 and compiler["peak_bytes"] > 0 and compiler["flops"] > 0
     assert compiler["times_bound"] == pytest.approx(compiler["median_ms"] / compiler["bound_ms"])
@@ -84,6 +86,10 @@ def test_tables_have_the_papers_numbers_and_columns(timed: tuple[Path, list[str]
     assert block.columns == ("Source prefill", "Cart.", "Alloc.", "Comp.", "Conversion", "Target prefill", "Speed-up")
     assert [name for name, _ in block.rows] == ["40", "64"] and block.rows[0][1][-1].text == f"{found['records'][0]['speedup']:.2f}x"
     assert len(tables["table15"].blocks[0].rows) == 2, "the shortest and the longest"
+    (block,) = tables["latency_comparison"].blocks
+    assert block.columns[1:4] == ("Linear map, 1 layer", "Linear map, 2 layers", "Linear map, 1 layer, all heads")
+    assert [cell.text for cell in block.rows[0][1][1:4]] == [f"{found['records'][0]['ridge_ms'][key]:.1f}" for key in ("1", "2", "1_all")]
+    assert {"Linear map, 2 layers", "Linear map, 1 layer, all heads"} <= {name for name, _ in tables["latency_roofline"].blocks[0].rows}
     assert figure2([], folder) == [] and len(latency_tables([])) == 0
     lost = {**found, "skipped": [{"context_tokens": 4096, "phase": "target_prefill", "reason": "out of memory: 3 GB"}]}
     assert "4,096 tokens: left out at target_prefill: out of memory: 3 GB" in latency_tables([lost])[1].notes[0]
@@ -167,7 +173,7 @@ def test_the_command_ends_with_one_json_document(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = summary  # the real lines, the measurement itself replaced
-    config = configured(tmp_path, "latency.context_tokens=[40]", "latency.ridge_source_layers=[]")
+    config = configured(tmp_path, "latency.context_tokens=[40]", "latency.ridge_source_layers=[]", "latency.ridge_all_heads=[]")
     result = Suite(config).run()
     monkeypatch.setattr(measure.Suite, "run", lambda self: result)
     arguments = ["latency", "debug=tiny", f"paths.results={tmp_path}", "latency.context_tokens=[40]", "latency.threads=1"]
