@@ -13,6 +13,8 @@ TASKS = (
     "search_qa", "trivia_qa", "boolq", "race", "wiki_hop", "pubmed_qa",
     "hellaswag", "winogrande", "mmlu", "piqa", "wikitext",
 )  # fmt: skip
+FURTHER_TASKS = ("factbook_qa", "squad", "hotpot_qa", "musique")
+"""Real text for real pairs; measured where evaluation.tasks names them."""
 METHODS = (
     "target_full", "acct", "source_full", "no_context", "native_kv", "random", "bridge_only", "zeros", "noise", "wrong_document",
 )  # fmt: skip
@@ -20,8 +22,8 @@ METHODS = (
 
 def check_task(field_name: str, name: str) -> None:
     """Refuse a name that no task has, and suggest the nearest one."""
-    if name not in TASKS:
-        raise UnknownName(f"task of {field_name}", name, TASKS)
+    if name not in (known := (*TASKS, *FURTHER_TASKS)):
+        raise UnknownName(f"task of {field_name}", name, known)
 
 
 @dataclass
@@ -45,7 +47,7 @@ class DataConfig:
     held_out_split: str = "validation"
     source: str = "folder"
     hub: dict[str, HubEntry] = field(default_factory=default_hub)
-    folders: dict[str, str] = field(default_factory=lambda: {task: task for task in TASKS})
+    folders: dict[str, str] = field(default_factory=lambda: {task: task for task in (*TASKS, *FURTHER_TASKS)})
     evaluation_split: str = "test"
     tasks_from: str = silent("package", "the text names no harness; lm_eval takes that one's prompts", "8")
     generated: int = 2048

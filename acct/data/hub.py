@@ -1,4 +1,4 @@
-"""Where the eleven tasks live on the model hub, and which of them only exist as a script under their first name (spec 8).
+"""Where tasks live on the model hub, and which of them only exist as a script under their first name (spec 8).
 
 A script data set is Python code that builds the rows. The package `datasets` runs none since version 4, so three of the eleven are read
 from converted copies: SearchQA in the form of the MRQA 2019 shared task (`acct.data.tasks.mrqa`), WikiHop and PIQA in their own fields.
@@ -53,6 +53,8 @@ def default_hub() -> dict[str, HubEntry]:
         "mmlu": HubEntry("cais/mmlu", "all", "test"),
         "piqa": HubEntry("baber/piqa", None, "validation"),
         "wikitext": HubEntry("Salesforce/wikitext", "wikitext-2-raw-v1", "test"),
+        "squad": HubEntry("rajpurkar/squad", None, "validation"),
+        "hotpot_qa": HubEntry("hotpotqa/hotpot_qa", "distractor", "validation"),
     }
 
 

@@ -19,7 +19,7 @@ from acct.reporting.claims_evidence import Evidence, Observed, Row, oriented, ra
 from acct.reporting.claims_latency import LatencyRecord
 from acct.reporting.figures import lower_is_better
 from acct.reporting.intervals import Interval, Sampled
-from acct.reporting.names import METHODS, TASKS, direction_label, label
+from acct.reporting.names import METHODS, PAPER_TASKS, TASKS, direction_label, label
 
 ALL, MOST, SOME = "all", "most", "several"
 SEVERAL = 3
@@ -150,7 +150,7 @@ class Measure(ABC):
 
     def _many(self, text: str, tasks: Sequence[str]) -> str:
         quota = {ALL: "", MOST: " on more than half of the tasks", SOME: f" on at least {SEVERAL} tasks"}[self.needed]
-        names = f" ({', '.join(label(task, TASKS) for task in tasks)})" if len(tasks) < len(TASKS) else " (every task)"
+        names = f" ({', '.join(label(task, TASKS) for task in tasks)})" if len(tasks) < len(PAPER_TASKS) else " (every task)"
         return text + quota + names
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 TASKS: dict[str, str] = {
     "search_qa": "SearchQA", "trivia_qa": "TriviaQA", "boolq": "BoolQ", "race": "RACE", "wiki_hop": "WikiHop", "pubmed_qa": "PubMedQA",
     "hellaswag": "HellaSwag", "winogrande": "WinoGrande", "mmlu": "MMLU", "piqa": "PIQA", "wikitext": "WikiText2",
+    "factbook_qa": "Factbook-QA", "squad": "SQuAD", "hotpot_qa": "HotpotQA", "musique": "MuSiQue",
 }  # fmt: skip
+PAPER_TASKS = tuple(TASKS)[:11]
+"""Those of the paper's tables."""
 METHODS: dict[str, str] = {
     "target_full": "Target Full", "acct": "ACCT", "source_full": "Source Full", "no_context": "No context", "native_kv": "Native KV",
     "random": "Random", "bridge_only": "Bridge-only", "zeros": "Zeros", "noise": "Noise", "wrong_document": "Wrong document",

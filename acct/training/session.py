@@ -55,8 +55,9 @@ def data_source(config: Config) -> DataSource:
     data, root = config.data, Path(config.paths.data)
     if data.source == "hub":
         return HubSource(data.hub, root)
-    own = {task: entry.evaluation for task, entry in data.hub.items()} if data.evaluation_split == "hub" else {}
-    return FolderSource(root, data.folders, data.evaluation_split, own)
+    if data.evaluation_split == "hub":  # sets that are not there have a test split
+        return FolderSource(root, data.folders, "test", {task: entry.evaluation for task, entry in data.hub.items()})
+    return FolderSource(root, data.folders, data.evaluation_split)
 
 
 def check_windows(pair: Pair, examples: Sequence[EncodedExample], answer_tokens: int = 0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acct.config.data import METHODS, TASKS
+from acct.config.data import FURTHER_TASKS, METHODS, TASKS
 from acct.config.root import Config, choices_table, compose, config_folder, field_names, leaves, open_choices
 from acct.errors import ConfigError
 
@@ -96,7 +96,9 @@ def test_every_leaf_can_be_overridden_by_its_name():
 
 
 def test_tasks_and_methods_are_those_of_the_registries():
+    from acct.data.tasks.registry import FURTHER
     from acct.data.tasks.registry import TASKS as KNOWN_TASKS
     from acct.methods.registry import METHODS as KNOWN_METHODS
 
+    assert set(FURTHER_TASKS) == set(FURTHER) and not set(TASKS) & set(FURTHER)
     assert set(TASKS) == set(KNOWN_TASKS) and set(METHODS) <= set(KNOWN_METHODS)

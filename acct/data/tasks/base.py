@@ -43,6 +43,22 @@ class Task(ABC):
         """Every example of a split, in order. Only tasks that cut text into windows use the tokenizer."""
         return [self.from_row(row, index) for index, row in enumerate(rows)]
 
+    def generated(self, row: Row, context: str, query: str, answers: Sequence[str]) -> Example:
+        """An example whose answer is generated, named by the row's own `id` if it has one; blank and repeated answers are left out."""
+        own = row.optional("id")
+        return Example(
+            id=row.id if own is None else f"{self.name}/{own}",
+            task=self.name,
+            kind="generate",
+            context=context,
+            query=query,
+            answers=tuple(dict.fromkeys(answer.strip() for answer in answers if answer.strip())),
+            candidates=(),
+            gold=None,
+            scored_suffix=None,
+            contextual=self.contextual,
+        )
+
     def row(self, row: Mapping[str, Any], index: int) -> Row:
         return Row(self.name, row, index)
 
@@ -120,6 +136,13 @@ class Row:
             raise self.error(path, expected, value)
         if length is not None and len(value) != length:
             raise self.error(path, expected, value)
+        return list(value)
+
+    def items(self, path: str) -> list[Any]:
+        """A list of anything; the caller checks what is in it."""
+        value = self._present(path, "a list")
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise self.error(path, "a list", value)
         return list(value)
 
     def truth(self, path: str) -> bool:

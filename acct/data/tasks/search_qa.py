@@ -40,7 +40,7 @@ class SearchQA(Task):
         fields = self.row(row, index)
         marked = mrqa.is_mrqa(row)
         path = "context" if marked else "search_results.snippets"
-        context = mrqa.passages(fields.text(path), self.titles) if marked else self._snippets(fields)
+        context = mrqa.passages(fields.text(path), self.titles) if marked else snippets(fields, self.titles)
         if not context:
             raise fields.error(path, "at least one snippet", fields.optional(path))
         return Example(
@@ -56,10 +56,12 @@ class SearchQA(Task):
             contextual=True,
         )
 
-    def _snippets(self, fields: Row) -> str:
-        if not self.titles:
-            return joined(fields.texts("search_results.snippets", nulls=True))  # a page without a snippet is null on the hub
-        snippets, titles = (fields.texts(f"search_results.{name}", fill="") for name in ("snippets", "titles"))
-        if len(titles) != len(snippets):
-            raise fields.error("search_results.titles", f"one title for each of {len(snippets)} snippets", titles)
-        return joined([part for pair in zip(titles, snippets) for part in pair])
+
+def snippets(fields: Row, titles: bool = False) -> str:
+    """The context of a row in the hub's fields: its snippets, one a line; with `titles` each after the title of its page."""
+    if not titles:
+        return joined(fields.texts("search_results.snippets", nulls=True))  # a page without a snippet is null on the hub
+    found, names = (fields.texts(f"search_results.{name}", fill="") for name in ("snippets", "titles"))
+    if len(names) != len(found):
+        raise fields.error("search_results.titles", f"one title for each of {len(found)} snippets", names)
+    return joined([part for pair in zip(names, found) for part in pair])

@@ -1,0 +1,30 @@
+"""Factbook-QA: a question on one field of the World Factbook among snippets of other fields; the answer is generated, token F1.
+
+A stand-in for SearchQA on real text that may be redistributed; `acct.data.factbook` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from acct.data.examples import Example
+from acct.data.tasks.base import Task, as_question
+from acct.data.tasks.search_qa import snippets
+
+
+class FactbookQA(Task):
+    """Rows in SearchQA's schema: question, answer, search_results{snippets[], titles[]}; with an id of their own. One snippet a line."""
+
+    name = "factbook_qa"
+    metric = "f1"
+    kind = "generate"
+    contextual = True
+    default_examples = 1000
+
+    def from_row(self, row: Mapping[str, Any], index: int) -> Example:
+        fields = self.row(row, index)
+        context = snippets(fields)
+        if not context:
+            raise fields.error("search_results.snippets", "at least one snippet", fields.optional("search_results.snippets"))
+        return self.generated(fields, context, as_question(fields.text("question")), [fields.text("answer")])
