@@ -29,7 +29,7 @@ define test_in_own
 	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -q -n 2 $(VERSION_TESTS)
 endef
 
-.PHONY: help setup test test-slow test-real test-oldest test-latest check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-latency reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
+.PHONY: help setup test test-slow test-real test-oldest test-latest test-kernels check lint reproduce-table1 reproduce-table2 reproduce-table3 reproduce-latency reproduce-appendix reproduce-all figures report micro-models micro-check choices clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -70,6 +70,13 @@ test-latest:  ## the same on the newest transformers 5.x, in .venv-latest
 lint: $(TEST_STAMP)  ## ruff over the whole tree
 	$(BIN)/ruff check acct tests appendix_tables experiments
 	$(BIN)/ruff format --check acct tests appendix_tables experiments
+
+test-kernels: OWN := .venv-kernels
+test-kernels: NEEDS = -e '.[kernels,dev]'
+test-kernels: VERSION_TESTS := tests/kernels
+test-kernels: export TRITON_INTERPRET = 1
+test-kernels:  ## the Triton kernels against the plain path, through Triton's interpreter on the CPU, in .venv-kernels (Linux)
+	$(test_in_own)
 
 check: lint test  ## lint and fast tests
 

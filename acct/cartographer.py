@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from acct.errors import ConfigError, InputError, ModelError
 from acct.geometry import PairGeometry
+from acct.kernels import choose
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,12 @@ class Cartographer(nn.Module):
 
     Args:
         geometry: the pair; D_S, L_T and H_T are read from it. shape: widths.
+
+    Attributes:
+        kernels: which kernel scores, see `acct.kernels`; dropout while training takes the plain path.
     """
+
+    kernels: str = "plain"
 
     def __init__(self, geometry: PairGeometry, shape: CartographerShape) -> None:
         super().__init__()
@@ -182,7 +189,12 @@ class Cartographer(nn.Module):
         slots = self.modulated_slots(found, units) / math.sqrt(self.shape.attention_width)
         token = self.token(context)  # x
         phi = position_features(context_lengths, context.shape[1], self.shape.position_frequencies).to(token.dtype)
-        return self._score(token, token + self.position(phi), slots, block)
+        base = token + self.position(phi)
+        if not (self.training and self.shape.dropout) and choose(self.kernels, token):
+            from acct.kernels.scoring import scores
+
+            return scores(partial(self._score, block=block), token, base, slots, self.match.weight, self.readout.weight)
+        return self._score(token, base, slots, block)
 
     def _score(self, token: Tensor, base: Tensor, slots: Tensor, block: int | None) -> Tensor:
         """w_o^T GELU(base_i + W_m <z_{p,a}, x_i>), block by block: [batch, unit, context]."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from acct.cartographer import rank_prefix
-from acct.compiler.compiler import Compiler, rotate_kv
+from acct.compiler.compiler import Compiler
 from acct.errors import ConfigError
 from acct.geometry import PairGeometry
 from acct.selection import select, to_device, uniform_counts
@@ -97,9 +97,11 @@ def choose(interface: Interface, geometry: PairGeometry, states: SourceStates, o
     return select(order, counts, lengths, tails, geometry.target.layers, geometry.target.kv_heads)
 
 
-def compile_states(interface: Interface, states: SourceStates, selection: Selection, target: ModelAdapter) -> SparseKV:
-    """Target keys before RoPE and values at the selection, on the target's device (spec 4); `rotate_kv` comes next."""
-    return placed(interface.compiler(states, selection, dtype=target.dtype), target)
+def compile_states(
+    interface: Interface, states: SourceStates, selection: Selection, target: ModelAdapter, rotate: bool = False
+) -> SparseKV:
+    """Target keys and values at the selection, on the target's device (spec 4): keys before RoPE, for `rotate_kv`, unless `rotate`."""
+    return placed(interface.compiler(states, selection, dtype=target.dtype, rotary=target.rotary if rotate else None), target)
 
 
 def placed(kv: SparseKV, target: ModelAdapter) -> SparseKV:
@@ -119,7 +121,7 @@ def transfer(pair: Pair, interface: Interface, states: SourceStates) -> SparseKV
         they never answer a look-up for exact states.
     """
     states = states.to(pair.interface_device)
-    kv = rotate_kv(pair.target, compile_states(interface, states, choose(interface, pair.geometry, states), pair.target))
+    kv = compile_states(interface, states, choose(interface, pair.geometry, states), pair.target, rotate=True)
     identity = {
         **kv.identity, **{f"interface.{name}": value for name, value in interface.identity.items()}, "target": pair.target.fingerprint,
         "retention": repr(float(interface.rule.retention)), "tail_tokens": str(interface.rule.tail_tokens),

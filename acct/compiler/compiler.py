@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,13 @@ from acct.compiler.fused import compile_slots
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
 from acct.errors import InputError, InterfaceError, ModelError
+from acct.kernels import choose
 from acct.selection import batch_index, unit_index
 from acct.types import Selection, SourceStates, SparseKV
 
 if TYPE_CHECKING:
     from acct.models.adapter import ModelAdapter
+    from acct.models.rotary import Rotary
 
 
 class Compiler(nn.Module):
@@ -30,7 +32,10 @@ class Compiler(nn.Module):
     Attributes:
         bridge: fitted and frozen. residual: trained from zero, or None for the Bridge alone.
         mapper: names this Compiler in the identity of what it compiles.
+        kernels: which kernel maps the slots without gradients, see `acct.kernels`.
     """
+
+    kernels: str = "plain"
 
     def __init__(self, bridge: Bridge, residual: Residual | None = None, mapper: str = "acct-compiler") -> None:
         super().__init__()
@@ -39,7 +44,13 @@ class Compiler(nn.Module):
         self.mapper = mapper
 
     def forward(
-        self, states: SourceStates, selection: Selection, use_residual: bool = True, dtype: torch.dtype | None = None, plain: bool = False
+        self,
+        states: SourceStates,
+        selection: Selection,
+        use_residual: bool = True,
+        dtype: torch.dtype | None = None,
+        plain: bool = False,
+        rotary: Rotary | None = None,
     ) -> SparseKV:
         """Compile the selected slots of a batch.
 
@@ -47,15 +58,23 @@ class Compiler(nn.Module):
             states: of the source, any dtype, on the Compiler's device. selection: of the target's units.
             use_residual: False leaves the correction out (Bridge-only). dtype: of what is returned; None keeps the Compiler's own.
             plain: Bridge and residual one after the other over all slots, also without gradients: the oracle of `compile_slots`.
+            rotary: of the target, for keys rotated to their positions, by the kernel that writes them where it runs.
         Returns:
-            Keys before RoPE and values [slot, dim]; see `rotate_kv`. The identity says that they are transferred, from what and how.
+            Keys before RoPE (see `rotate_kv`) unless a rotary is given, and values, [slot, dim]. The identity says that they are
+            transferred, from what and how.
         Raises:
             InputError: the source states at the selection hold NaN or Inf. ModelError: the Compiler's weights do, or its output overflows.
         """
         with torch.autocast(states.keys_pre.device.type, enabled=False):
-            groups = UnitGroups.of(selection)
-            residual = self.residual if use_residual else None
-            if plain or torch.is_grad_enabled():
+            residual, rotated = self.residual if use_residual else None, False
+            if not plain and not torch.is_grad_enabled() and choose(self.kernels, self.bridge.key_map):
+                from acct.kernels import compilation
+
+                keys, values, total = compilation.compile_slots(self.bridge, residual, states, selection, dtype, rotary)
+                self._check(total, keys, values, states, selection)
+                rotated = rotary is not None
+            elif plain or torch.is_grad_enabled():
+                groups = UnitGroups.of(selection)
                 keys, values = self.bridge(states, selection, groups)
                 if residual is not None:
                     key_correction, value_correction = residual(states, selection, groups)
@@ -63,10 +82,11 @@ class Compiler(nn.Module):
                 self._check(keys.detach().sum() + values.detach().sum(), keys, values, states, selection)
                 keys, values = (part if dtype is None else part.to(dtype) for part in (keys, values))
             else:
-                keys, values, total = compile_slots(self.bridge, residual, states, selection, groups, dtype)
+                keys, values, total = compile_slots(self.bridge, residual, states, selection, UnitGroups.of(selection), dtype)
                 self._check(total, keys, values, states, selection)
         identity = {f"source.{name}": value for name, value in states.identity.items()}
-        return SparseKV(selection, keys, values, False, {"kind": "transferred", "mapper": self.mapper, **identity})
+        kv = SparseKV(selection, keys, values, rotated, {"kind": "transferred", "mapper": self.mapper, **identity})
+        return kv if rotary is None or rotated else rotate_kv(cast("ModelAdapter", rotary), kv)
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
         """The residual's parameters; the Bridge is never trained."""

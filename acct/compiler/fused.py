@@ -52,12 +52,7 @@ def compile_slots(
         xi = conditions(selection, own).index_select(0, groups.index)
     kinds = []
     for name, stored in (("key", states.keys_pre), ("value", states.values)):
-        maps = [getattr(bridge, f"{name}_map")]
-        bias = getattr(bridge, f"{name}_bias")
-        if residual is not None:
-            readout = getattr(residual, f"{name}_readout")
-            maps += [readout, residual.condition_map @ readout]
-            bias = bias + getattr(residual, f"{name}_bias")
+        maps, bias = unit_maps(bridge, residual, name)
         result = stored.new_empty(slots, bridge.key_map.shape[-1], dtype=dtype or own)
         kinds.append((flat_rows(stored), maps, bias, result))
     for block in groups.blocks:
@@ -77,6 +72,15 @@ def compile_slots(
             written = made.flatten(0, 1) if real is None else space.rows("written", made.flatten(0, 1), real)
             result.index_copy_(0, target, written.to(result.dtype))
     return kinds[0][-1], kinds[1][-1], total
+
+
+def unit_maps(bridge: Bridge, residual: Residual | None, name: str) -> tuple[list[Tensor], Tensor]:
+    """What a slot's "key" or "value" is made with: A_p, and with a residual W_p and W_xi W_p, [unit, in, dim]; b_p + zeta_p [unit, dim]."""
+    bridge_map, bias = getattr(bridge, f"{name}_map"), getattr(bridge, f"{name}_bias")
+    if residual is None:
+        return [bridge_map], bias
+    readout = getattr(residual, f"{name}_readout")
+    return [bridge_map, readout, residual.condition_map @ readout], bias + getattr(residual, f"{name}_bias")
 
 
 class _Space:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from acct.config.fields import check_choice, check_range
+from acct.kernels import KERNELS
 
 
 @dataclass
@@ -15,6 +16,8 @@ class RuntimeConfig:
         dtype: of the frozen models; the trained modules are float32. source_device, interface_device, target_device: as torch names them.
         threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
             it names the run folder, so that runs of several seeds lie side by side.
+        kernels: of the conversion path (`acct.kernels`): "auto" takes the Triton kernels where the interface is on CUDA and Triton is
+            installed, "plain" never does, "triton" stops where they cannot run.
     """
 
     dtype: str = "float32"
@@ -24,9 +27,11 @@ class RuntimeConfig:
     threads: int | None = None
     seed: int = 0
     progress_seconds: float = 5.0
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         check_choice("runtime.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        check_choice("runtime.kernels", self.kernels, KERNELS)
         check_range("runtime.threads", self.threads, 1, float("inf"))
 
 

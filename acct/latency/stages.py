@@ -17,6 +17,7 @@ from transformers import DynamicCache
 from acct.cache import MountedCache, build_cache, extend
 from acct.compiler.compiler import rotate_kv
 from acct.geometry import ModelGeometry, PairGeometry
+from acct.kernels import choose as choose_kernels
 from acct.latency.weights import fill_normal, restore_rotary
 from acct.methods.ridge_map import RidgeMap
 from acct.models import compat
@@ -82,16 +83,18 @@ class Conversion:
         return choose(self.interface, self.geometry, states, order)
 
     def compiler(self, states: SourceStates, selection: Selection) -> SparseKV:
-        """Keys before RoPE and values in the target's type, on the interface's device."""
-        return self.interface.compiler(states, selection, dtype=self.target.dtype)
+        """Keys and values in the target's type, on the interface's device; keys before RoPE unless the kernel rotates as it writes."""
+        compiler = self.interface.compiler
+        rotary = self.target.rotary if choose_kernels(compiler.kernels, compiler.bridge.key_map) else None
+        return compiler(states, selection, dtype=self.target.dtype, rotary=rotary)
 
     def packing(self, kv: SparseKV) -> SparseKV:
         """In the target's type on its device; nothing is copied where they are already."""
         return placed(kv, self.target.as_adapter())
 
     def rotation(self, kv: SparseKV) -> tuple[SparseKV, MountedCache]:
-        """Keys rotated to their positions, and the cache over the packed states."""
-        rotated = rotate_kv(self.target.as_adapter(), kv)
+        """Keys rotated to their positions where they are not yet, and the cache over the packed states."""
+        rotated = kv if kv.rotated else rotate_kv(self.target.as_adapter(), kv)
         return rotated, build_cache(self.target.as_adapter(), rotated)
 
     def convert(self, states: SourceStates) -> SparseKV:

@@ -20,6 +20,7 @@ from acct.compiler.residual import Residual, ResidualShape
 from acct.config.root import Config
 from acct.errors import ArtifactError
 from acct.geometry import PairGeometry
+from acct.kernels import check_installed
 from acct.models.pair import Pair
 from acct.pipeline import Interface
 from acct.training.artifacts import Artifact, load_artifact
@@ -67,9 +68,16 @@ def capacity_record(config: Config, geometry: PairGeometry) -> dict[str, Any]:
 
 
 def new_cartographer(config: Config, geometry: PairGeometry) -> Cartographer:
-    """A Cartographer with initial weights."""
+    """A Cartographer with initial weights, scored by the configured kernels.
+
+    Raises:
+        ConfigError: runtime.kernels names kernels that are not installed.
+    """
+    check_installed(config.runtime.kernels)
     with initial_weights(config.training.cartographer.seed):
-        return Cartographer(geometry, cartographer_shape(config, geometry))
+        made = Cartographer(geometry, cartographer_shape(config, geometry))
+    made.kernels = config.runtime.kernels
+    return made
 
 
 def new_embedding_statistics(config: Config, geometry: PairGeometry, device: torch.device) -> EmbeddingStatistics | None:
@@ -109,9 +117,16 @@ def uses_allocator(config: Config) -> bool:
 def make_interface(
     config: Config, geometry: PairGeometry, cartographer: Cartographer | None, allocator: Allocator | None, compiler: Compiler | None = None
 ) -> Interface:
-    """The modules under the configured budget; without a Compiler only rankings, counts and selections can be asked for."""
+    """The modules under the configured budget; without a Compiler only rankings, counts and selections can be asked for.
+
+    Raises:
+        ConfigError: runtime.kernels names kernels that are not installed.
+    """
+    check_installed(config.runtime.kernels)
+    compiler = compiler or Compiler(Bridge(geometry), None)
+    compiler.kernels = config.runtime.kernels
     return Interface(
-        compiler=compiler or Compiler(Bridge(geometry), None),
+        compiler=compiler,
         rule=BudgetRule(config.budget.retention, config.budget.tail_tokens),
         cartographer=cartographer,
         allocator=allocator,
