@@ -7,6 +7,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 SCALE ?= micro
+# Folder of a direction's models, and of data sets, for scales that take real ones; empty: the hub, and the folder data.
+MODELS ?=
+DATA ?=
 # The version that the tests run on. On a machine with a GPU set TORCH to the build you want, or install it into .venv beforehand.
 TORCH ?= torch==2.13.0
 OLDEST ?= 5.2.0
@@ -17,6 +20,7 @@ VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tes
 # Where `make test-real` keeps the tokenizers that it fetches.
 TOKENIZERS ?= $(VENV)/tokenizers
 BIN := $(VENV)/bin
+PLACES := $(if $(MODELS),models.root=$(abspath $(MODELS))) $(if $(DATA),paths.data=$(abspath $(DATA)))
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 
@@ -80,20 +84,20 @@ test-kernels:  ## the Triton kernels against the plain path, through Triton's in
 
 check: lint test  ## lint and fast tests
 
-reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; SCALE=paper needs GPUs and a hub)
-	$(BIN)/acct reproduce table1 scale=$(SCALE)
+reproduce-table1: $(STAMP)  ## train and evaluate every direction, print Table 1 (SCALE=micro by default; real-small takes MODELS=DIR DATA=DIR; paper needs GPUs and a hub)
+	$(BIN)/acct reproduce table1 scale=$(SCALE) $(PLACES)
 
 reproduce-table2: $(STAMP)  ## the same for Table 2: retention 1, 1/2 and 1/4 on one pair, each trained apart
-	$(BIN)/acct reproduce table2 scale=$(SCALE)
+	$(BIN)/acct reproduce table2 scale=$(SCALE) $(PLACES)
 
 reproduce-table3: $(STAMP)  ## the same for Table 3: Random, Uniform, Bridge-only, Native KV on one pair
-	$(BIN)/acct reproduce table3 scale=$(SCALE)
+	$(BIN)/acct reproduce table3 scale=$(SCALE) $(PLACES)
 
 reproduce-latency: $(STAMP)  ## Tables 11 to 15 and Figure 2 with random weights (SCALE=micro, cpu: 0.6B to 1.7B on two cores, paper: eight GPUs)
 	$(BIN)/acct latency all scale=$(SCALE)
 
 reproduce-all: $(STAMP)  ## Tables 1 to 3, then appendix, figures, claims and report; what is finished is reused
-	$(BIN)/acct reproduce all scale=$(SCALE)
+	$(BIN)/acct reproduce all scale=$(SCALE) $(PLACES)
 
 reproduce-appendix: $(STAMP)  ## the appendix's tables into results/$(SCALE)/tables: seconds, also for SCALE=paper (no weights)
 	$(BIN)/acct appendix scale=$(SCALE)

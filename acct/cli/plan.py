@@ -19,11 +19,13 @@ SIX: dict[str, tuple[str, ...]] = {
     ),
     "paper": ("qwen3_4b_to_8b", "qwen3_8b_to_4b", "llama_3b_to_8b", "llama_8b_to_3b", "qwen25_7b_to_32b", "qwen25_32b_to_7b"),
     "tiny": ("tiny_qwen3", "tiny_llama", "tiny_qwen2"),
+    "real-small": ("qwen25_coder_05b_to_15b", "qwen25_coder_15b_to_05b"),
 }  # fmt: skip
 PAIR: dict[str, tuple[str, ...]] = {
     "micro": ("micro_qwen3_small_to_large", "micro_qwen3_large_to_small"),
     "paper": ("qwen3_4b_to_8b", "qwen3_8b_to_4b"),
     "tiny": ("tiny_qwen3",),
+    "real-small": ("qwen25_coder_05b_to_15b", "qwen25_coder_15b_to_05b"),
 }
 """Tables 2 and 3: both directions of one pair."""
 TIMED: dict[str, tuple[str, ...]] = {"cpu": ("qwen3_06b_to_17b",)}
@@ -39,10 +41,10 @@ OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.r
 
 def directions_of(scale: str) -> list[str]:
     """Every direction whose models are of a scale's kind: embedded ones, random ones, the hub's, or those that are only timed."""
-    timed = {name: where for where, names in TIMED.items() for name in names}
+    own = {name: scale for scale, names in (*TIMED.items(), ("real-small", SIX["real-small"])) for name in names}
     names = sorted(path.stem for path in (config_folder() / "direction").glob("*.yaml"))
     kinds = ("micro", "tiny")
-    return [name for name in names if timed.get(name, name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
+    return [name for name in names if own.get(name, name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
 
 
 def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:

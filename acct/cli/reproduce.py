@@ -50,7 +50,7 @@ def reproduce(arguments: list[str]) -> None:
         print(_announced(config, [run.name for run in runs]), flush=True)
     started = time.monotonic()
     shown = overrides if "runtime.progress_seconds" in given else [*overrides, f"runtime.progress_seconds={WORKER_PROGRESS_SECONDS}"]
-    limit = int(jobs) if jobs is not None else 1 if uses_accelerator(config) else None
+    limit = int(jobs) if jobs is not None else config.reproduce.jobs or (1 if uses_accelerator(config) else None)
     outcomes = run_jobs(runs, shown, results, limit, noun)
     problems = [f"{outcome.name}: {outcome.failed}" for outcome in outcomes if outcome.failed]
     problems += _show_tables(config, SHOWN[table])

@@ -38,6 +38,7 @@ class DataConfig:
         evaluation_split: what is scored of a task's folder; "hub" takes the split that is scored on the hub.
         tasks_from: "package" reads rows by the package's own tasks; "lm_eval" (extra `eval`) asks lm-eval's tasks for the five general
             sets, and the package's lm-eval YAML files for the six contextual ones.
+        factbook: folder below paths.data with the Factbook's fields, from which missing questions of the task factbook_qa are made.
         generated: rows of a generated training split (scale=micro, tiny), so that a stage's size does not change the manifest.
         seed: draws the manifest; the first examples of a larger one are a smaller one.
     """
@@ -50,6 +51,7 @@ class DataConfig:
     folders: dict[str, str] = field(default_factory=lambda: {task: task for task in (*TASKS, *FURTHER_TASKS)})
     evaluation_split: str = "test"
     tasks_from: str = silent("package", "the text names no harness; lm_eval takes that one's prompts", "8")
+    factbook: str = "corpora/factbook"
     generated: int = 2048
     seed: int = silent(0, "draws the fixed manifest of examples", "8")
 

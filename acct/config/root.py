@@ -18,6 +18,7 @@ from acct.config.diagnosis import DiagnosisConfig
 from acct.config.direction import DirectionConfig
 from acct.config.fields import check_choice, check_range
 from acct.config.latency import LatencyConfig
+from acct.config.models import ModelsConfig
 from acct.config.modules import AllocatorConfig, CartographerConfig, CompilerConfig
 from acct.config.reproduce import ReproduceConfig
 from acct.config.ridge import RidgeConfig
@@ -33,7 +34,7 @@ class Config:
 
     Attributes:
         scale: "micro" (embedded families, one CPU), "paper" (the paper's sizes), "tiny" (random models, seconds) or
-            "cpu" (latency only).
+            "cpu" (latency only), "real-small" (a real pair on two CPU cores).
         stage: what `acct train` runs: one stage, all three in order, or "ridge", the linear maps beside the method.
         context, query: of `acct generate`, as text or as @file. max_new_tokens: longest answer of `acct generate`.
     """
@@ -44,6 +45,7 @@ class Config:
     query: str = ""
     max_new_tokens: int = 32
     direction: DirectionConfig = field(default_factory=DirectionConfig)
+    models: ModelsConfig = field(default_factory=ModelsConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     cartographer: CartographerConfig = field(default_factory=CartographerConfig)
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
@@ -78,6 +80,7 @@ def register() -> None:
     """Make the schema and the resolver known to Hydra; done by the command line and by `compose`, never by an import."""
     ConfigStore.instance().store(name="schema", node=Config)
     if not OmegaConf.has_resolver("acct.variant"):
+        OmegaConf.register_new_resolver("acct.absolute", lambda path: str(Path(path).resolve()))
         OmegaConf.register_new_resolver("acct.variant", lambda retention, variant="", seed=0: variant_suffix(retention, variant, seed))
 
 

@@ -96,10 +96,10 @@ def rope_settings(config: Any) -> dict[str, Any]:
     return settings
 
 
-def stated_theta(raw: Mapping[str, Any]) -> bool:
-    """Whether a raw config.json states a rotary base anywhere (transformers would fill in 10000 without a word)."""
+def stated_thetas(raw: Mapping[str, Any]) -> set[float]:
+    """The rotary bases that a raw config.json states, one where it is sound (transformers would fill in 10000 without a word)."""
     places = (raw, raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {})
-    return any(place.get("rope_theta") is not None for place in places)
+    return {float(place["rope_theta"]) for place in places if place.get("rope_theta") is not None}
 
 
 def inverse_frequencies(config: Any, head_dim: int, device: torch.device, total_lengths: Tensor | None = None) -> tuple[Tensor, float]:

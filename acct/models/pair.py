@@ -6,7 +6,6 @@ A model is a local folder or a hub id. Only safetensors are read, remote code is
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -24,6 +23,7 @@ from acct.errors import ConfigError, ModelError, UnknownName
 from acct.geometry import PairGeometry
 from acct.models import compat
 from acct.models.adapter import ModelAdapter, config_digest
+from acct.models.integrity import check_files, check_stop_token, check_tokenizer_files, file_sha256, stops_of
 from acct.models.registry import ADAPTERS, adapter_for
 from acct.models.vocabulary import compare_vocabularies
 
@@ -83,6 +83,8 @@ def load_pair(
     tokenizers = load_tokenizer(source_folder), load_tokenizer(target_folder)
     compare_vocabularies(*tokenizers, str(source), str(target))  # before gigabytes are read
     adapters = load_model(source_folder, dtype, source_device), load_model(target_folder, dtype, target_device)
+    for name, tokenizer, adapter in zip((source, target), tokenizers, adapters):
+        check_stop_token(tokenizer, stops_of(adapter.model.config, adapter.model.generation_config), str(name))
     compare_vocabularies(*tokenizers, str(source), str(target), *(adapter.geometry.vocabulary for adapter in adapters))
     return Pair.of(*adapters, tokenizers[1], checked_device(interface_device))
 
@@ -95,11 +97,12 @@ def load_model(
     Args:
         id_or_path: a local folder or a hub id. dtype: "float32", "bfloat16" or "float16". revision: hub revision.
     Raises:
-        ModelError: a file is missing or truncated, a tensor is missing, of another shape or holds NaN or Inf, no rope_theta is
-            stated, or the family is not known. ConfigError: unknown dtype or device.
+        ModelError: a file is missing, truncated or not the one its record names, a tensor is missing, of another shape or holds NaN or
+            Inf, no rope_theta is stated or another one is in use, or the family is not known. ConfigError: unknown dtype or device.
     """
     dtype, device = checked_dtype(dtype), checked_device(device)
     folder = local_folder(id_or_path, revision)
+    check_files(folder)
     raw = read_config(folder)
     files = weight_files(folder)
     try:
@@ -119,7 +122,15 @@ def load_model(
         logger.warning("%s holds %d tensors that the model does not use, first %r", folder, len(unused), unused[0])
     check_finite(model, str(folder))
     model.requires_grad_(False).eval().to(device)
-    return adapter_for(model, _file_fingerprint(model, files))
+    adapter = adapter_for(model, _file_fingerprint(model, files))
+    stated = compat.stated_thetas(raw)
+    if {adapter.rotary.theta} != stated:
+        bases = " and ".join(f"{one:g}" for one in sorted(stated))
+        raise ModelError(
+            f"{folder}/config.json states the rotary base {bases}, the loaded model rotates with {adapter.rotary.theta:g}. This version of "
+            "transformers reads another place: write one value as rope_theta and into rope_parameters."
+        )
+    return adapter
 
 
 def load_tokenizer(id_or_path: str | Path, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -129,11 +140,12 @@ def load_tokenizer(id_or_path: str | Path, revision: str | None = None) -> PreTr
     other tokens than the file has.
 
     Raises:
-        ModelError: no tokenizer files, or unreadable ones.
+        ModelError: no tokenizer files, unreadable ones, or files that disagree.
     """
     folder = local_folder(id_or_path, revision)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(f"{folder} holds no tokenizer.json. Save the model's tokenizer into the same folder.")
+    check_tokenizer_files(folder)
     try:
         if (folder / "tokenizer.json").is_file():
             return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -178,7 +190,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     family = raw.get("model_type") if isinstance(raw, dict) else None
     if family not in ADAPTERS:
         raise ModelError(f"{path}: {UnknownName('model family', str(family), ADAPTERS)}")
-    if not compat.stated_theta(raw):
+    if not compat.stated_thetas(raw):
         raise ModelError(
             f"{path} states no rope_theta, neither at the top nor in rope_parameters. transformers would assume 10000; "
             "write the value that the model was trained with into the file."
@@ -248,8 +260,7 @@ def _file_fingerprint(model: PreTrainedModel, files: list[Path]) -> Callable[[],
         for path in files:
             blob = path.resolve().name
             if not re.fullmatch(r"[0-9a-f]{64}", blob):
-                with path.open("rb") as stream:
-                    blob = hashlib.file_digest(stream, "sha256").hexdigest()
+                blob = file_sha256(path)
             digest.update(f"{path.name}:{blob}".encode())
         return digest.hexdigest()
 
