@@ -164,9 +164,9 @@ class MountedCache(Cache):
         """The examples `rows` (any order, repeats allowed) as a cache of its own; packed context states are shared, not copied."""
         rows = torch.as_tensor(rows, dtype=torch.int64, device=self.context_lengths.device)
         indices: dict[int, SlotIndex] = {}
-        contexts = [layer.context.take(rows, indices) for layer in self.layers]
+        contexts = [layer.context.take(rows.to(layer.keys.device), indices) for layer in self.layers]
         history = NativeHistory(self.history.valid[rows], self.history.lengths[rows])
-        states = [(layer.keys[rows], layer.values[rows]) for layer in self.layers]
+        states = [tuple(part[rows.to(part.device)] for part in (layer.keys, layer.values)) for layer in self.layers]
         return MountedCache(contexts, self.context_lengths[rows], history, states)
 
     def repeat(self, repeats: int | Sequence[int]) -> MountedCache:
@@ -225,7 +225,7 @@ class MountedCache(Cache):
 
 def build_cache(adapter: ModelAdapter, context: SparseKV | GatedKV | None, batch: int | None = None) -> MountedCache:
     """A cache over `context` for the target; it needs `mounted`'s attention function to run."""
-    geometry, device, dtype = adapter.geometry, adapter.device, adapter.dtype
+    geometry, device, dtype, places = adapter.geometry, adapter.device, adapter.dtype, adapter.layer_devices
     layers, heads, dim = geometry.layers, geometry.kv_heads, geometry.head_dim
     contexts: list[MountedContext]
     if context is None:
@@ -235,14 +235,11 @@ def build_cache(adapter: ModelAdapter, context: SparseKV | GatedKV | None, batch
     else:
         _check(context, layers, heads, dim, batch)
         lengths = context.selection.context_lengths if isinstance(context, SparseKV) else context.context_lengths
-        if isinstance(context, SparseKV):
-            contexts = packed_contexts(context, dtype, device)
-        else:
-            contexts = gated_contexts(context, layers, dtype, device)
+        contexts = packed_contexts(context, dtype, places) if isinstance(context, SparseKV) else gated_contexts(context, dtype, places)
     lengths = lengths.to(device=device, dtype=torch.int64)
     history = NativeHistory(torch.zeros(len(lengths), 0, dtype=torch.bool, device=device), torch.zeros_like(lengths))
-    empty = torch.zeros(len(lengths), heads, 0, dim, dtype=dtype, device=device)
-    return MountedCache(contexts, lengths, history, [(empty, empty)] * layers)
+    empty = {place: torch.zeros(len(lengths), heads, 0, dim, dtype=dtype, device=place) for place in set(places)}
+    return MountedCache(contexts, lengths, history, [(empty[place], empty[place]) for place in places])
 
 
 def _check(context: SparseKV | GatedKV, layers: int, heads: int, dim: int, batch: int | None) -> None:
@@ -321,5 +318,5 @@ def extend(
     with cache.appending(lengths, width), adapter.rotary.lengths(totals):
         hidden = decoder(input_ids=ids, position_ids=positions, use_cache=True, **arguments).last_hidden_state
     if at is not None:
-        hidden = hidden.gather(1, at.to(device)[..., None].expand(-1, -1, hidden.shape[-1]))
+        hidden = hidden.gather(1, at.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1]))
     return adapter.logits_of(hidden)

@@ -7,7 +7,8 @@ For the length of one attention call the slots are placed in a padded buffer bes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -93,7 +94,7 @@ class NativeHistory:
     def __init__(self, valid: Tensor, lengths: Tensor):
         self.valid, self.lengths = valid, lengths
         self.queries: int | None = None
-        self._native_allowed: Tensor | None = None
+        self._native_allowed: dict[torch.device, Tensor] = {}
         self._joint: dict[int, Tensor] = {}
 
     def begin(self, lengths: Tensor, width: int) -> None:
@@ -106,7 +107,7 @@ class NativeHistory:
 
     def end(self) -> None:
         """The step is over: forget its masks."""
-        self.queries, self._native_allowed, self._joint = None, None, {}
+        self.queries, self._native_allowed, self._joint = None, {}, {}
 
     def restore(self, valid: Tensor, lengths: Tensor) -> None:
         """Go back to an earlier history."""
@@ -118,18 +119,19 @@ class NativeHistory:
         """Whether every native token belongs to this step, so that right padding needs no mask beyond causality."""
         return self.queries == self.valid.shape[1]
 
-    def native_allowed(self) -> Tensor:
-        """bool [batch, query, native], built once for all layers of a step."""
+    def native_allowed(self, device: torch.device) -> Tensor:
+        """bool [batch, query, native], built once for all layers of a step that lie on a device."""
         assert self.queries is not None
-        if self._native_allowed is None:
-            self._native_allowed = native_mask(self.valid, self.queries)
-        return self._native_allowed
+        known = self._native_allowed.get(device)
+        if known is None:
+            known = self._native_allowed[device] = native_mask(self.valid.to(device), self.queries)
+        return known
 
     def joint_mask(self, context_valid: Tensor) -> Tensor:
         """bool [batch, head, query, S + native], built once for the layers that share `context_valid`."""
         known = self._joint.get(id(context_valid))
         if known is None:
-            known = self._joint[id(context_valid)] = joint_mask(context_valid, self.native_allowed())
+            known = self._joint[id(context_valid)] = joint_mask(context_valid, self.native_allowed(context_valid.device))
         return known
 
 
@@ -159,7 +161,7 @@ class NoContext(MountedContext):
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, history: NativeHistory, scaling: float | None) -> Tensor:
         if history.first_step:
             return causal_attention(query, keys, values, scaling)
-        allowed = history.native_allowed()[:, None].expand(-1, keys.shape[1], -1, -1)
+        allowed = history.native_allowed(keys.device)[:, None].expand(-1, keys.shape[1], -1, -1)
         return joint_attention(query, keys, values, allowed, scaling)
 
     def take(self, rows: Tensor, indices: dict[int, SlotIndex]) -> NoContext:
@@ -214,7 +216,8 @@ class GatedContext(MountedContext):
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, history: NativeHistory, scaling: float | None) -> Tensor:
         joined_keys = torch.cat([self.keys, keys], dim=2)
         joined_values = torch.cat([self.values, values], dim=2)
-        return gated_attention(query, joined_keys, joined_values, self.hard, self.log_gates, history.native_allowed(), scaling)
+        allowed = history.native_allowed(keys.device)
+        return gated_attention(query, joined_keys, joined_values, self.hard, self.log_gates, allowed, scaling)
 
     def take(self, rows: Tensor, indices: dict[int, SlotIndex]) -> GatedContext:
         return GatedContext(self.keys[rows], self.values[rows], self.hard[rows], self.log_gates[rows])
@@ -226,30 +229,34 @@ class GatedContext(MountedContext):
         return None
 
 
-def packed_contexts(kv: SparseKV, dtype: torch.dtype, device: torch.device) -> list[MountedContext]:
-    """One PackedContext for each layer: views of the packed tensors, no copy unless dtype or device differ."""
+def packed_contexts(kv: SparseKV, dtype: torch.dtype, devices: Sequence[torch.device]) -> list[MountedContext]:
+    """One PackedContext for each layer on its device: views of the packed tensors, no copy unless dtype or device differ."""
     selection: Selection = kv.selection
     counts = row_counts(selection)  # [layer, batch, head]
     sizes = counts.sum(dim=(1, 2)).tolist()
-    keys = kv.keys.to(device=device, dtype=dtype).split(sizes)
-    values = kv.values.to(device=device, dtype=dtype).split(sizes)
-    shared: dict[tuple[int, ...], SlotIndex] = {}
+    if len(set(devices)) == 1:  # one copy, so that all layers share one storage
+        kv = replace(kv, keys=kv.keys.to(device=devices[0], dtype=dtype), values=kv.values.to(device=devices[0], dtype=dtype))
+    keys, values = kv.keys.split(sizes), kv.values.split(sizes)
+    shared: dict[tuple[torch.device, tuple[int, ...]], SlotIndex] = {}
     contexts: list[MountedContext] = []
-    for layer, row in enumerate(counts.flatten(1).tolist()):
-        if tuple(row) not in shared:
+    for layer, (row, device) in enumerate(zip(counts.flatten(1).tolist(), devices)):
+        known = (device, tuple(row))
+        if known not in shared:
             _, valid = padded_index(selection, layer)
-            valid = valid.to(device)
-            shared[tuple(row)] = SlotIndex(valid, valid.flatten().nonzero().flatten())
-        contexts.append(PackedContext(keys[layer], values[layer], shared[tuple(row)]) if sizes[layer] else NoContext())
+            shared[known] = SlotIndex(valid.to(device), valid.flatten().nonzero().flatten().to(device))
+        parts = (part[layer].to(device=device, dtype=dtype) for part in (keys, values))
+        contexts.append(PackedContext(*parts, shared[known]) if sizes[layer] else NoContext())
     return contexts
 
 
-def gated_contexts(kv: GatedKV, layers: int, dtype: torch.dtype, device: torch.device) -> list[MountedContext]:
-    """One GatedContext for each layer; positions beyond a row's context length are closed on both paths."""
-    batch, units, context = kv.hard.shape
-    inside = torch.arange(context, device=device) < kv.context_lengths.to(device)[:, None, None]
-    hard = (kv.hard.to(device) & inside).view(batch, layers, units // layers, context).unbind(1)
-    log_gates = kv.log_gates.to(device).masked_fill(~inside, float("-inf")).view(batch, layers, units // layers, context).unbind(1)
-    keys = kv.keys.to(device=device, dtype=dtype).view(batch, layers, units // layers, context, -1).unbind(1)
-    values = kv.values.to(device=device, dtype=dtype).view(batch, layers, units // layers, context, -1).unbind(1)
-    return [GatedContext(*parts) for parts in zip(keys, values, hard, log_gates)]
+def gated_contexts(kv: GatedKV, dtype: torch.dtype, devices: Sequence[torch.device]) -> list[MountedContext]:
+    """One GatedContext for each layer on its device; positions beyond a row's context length are closed on both paths."""
+    (batch, units, context), layers = kv.hard.shape, len(devices)
+    by_layer = (batch, layers, units // layers, context)
+    contexts: list[MountedContext] = []
+    parts = (kv.keys.view(*by_layer, -1), kv.values.view(*by_layer, -1), kv.hard.view(by_layer), kv.log_gates.view(by_layer))
+    for device, keys, values, hard, log_gates in zip(devices, *(part.unbind(1) for part in parts)):
+        inside = torch.arange(context, device=device) < kv.context_lengths.to(device)[:, None, None]
+        hard, log_gates = hard.to(device) & inside, log_gates.to(device).masked_fill(~inside, float("-inf"))
+        contexts.append(GatedContext(keys.to(device=device, dtype=dtype), values.to(device=device, dtype=dtype), hard, log_gates))
+    return contexts

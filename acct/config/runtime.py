@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from acct.config.fields import check_choice, check_range
 from acct.kernels import KERNELS
+
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""What transformers takes by name."""
 
 
 @dataclass
@@ -14,6 +18,8 @@ class RuntimeConfig:
 
     Attributes:
         dtype: of the frozen models; the trained modules are float32. source_device, interface_device, target_device: as torch names them.
+        target_device_map: spreads the target's layers over devices, as transformers takes it: "auto", "balanced", "balanced_low_0",
+            "sequential", or modules and their devices ({model.embed_tokens: 0, model.layers.0: 0, ...}); null keeps it on target_device.
         threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
             it names the run folder, so that runs of several seeds lie side by side.
         kernels: of the conversion path (`acct.kernels`): "auto" takes the Triton kernels where the interface is on CUDA and Triton is
@@ -24,6 +30,7 @@ class RuntimeConfig:
     source_device: str = "cpu"
     interface_device: str = "cpu"
     target_device: str = "cpu"
+    target_device_map: Any = None
     threads: int | None = None
     seed: int = 0
     progress_seconds: float = 5.0
@@ -32,6 +39,8 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         check_choice("runtime.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         check_choice("runtime.kernels", self.kernels, KERNELS)
+        if self.target_device_map is not None and not isinstance(self.target_device_map, dict):
+            check_choice("runtime.target_device_map", str(self.target_device_map), DEVICE_MAPS)
         check_range("runtime.threads", self.threads, 1, float("inf"))
 
 

@@ -20,7 +20,7 @@ from acct.allocator.budget import BudgetRule
 from acct.cache import mounted
 from acct.config.latency import CONVERSION
 from acct.config.root import Config
-from acct.errors import ModelError
+from acct.errors import ConfigError, ModelError
 from acct.geometry import PairGeometry
 from acct.latency import counting
 from acct.latency.ceilings import Ceilings, measure_ceilings
@@ -113,6 +113,8 @@ class Suite:
 
     def __init__(self, config: Config) -> None:
         self.config, self.options = config, config.latency
+        if config.runtime.target_device_map is not None and self.options.weights == "random":
+            raise ConfigError("runtime.target_device_map spreads weights from files: set latency.weights=hub, or leave the map null.")
         self.names = resolve_direction(config)
         self.lengths = self.options.tokens(config.scale)
         self.growth_lengths = sorted(set(self.options.growth_tokens))
@@ -328,8 +330,9 @@ class Suite:
     def _model(self, which: int) -> ModelAdapter:
         runtime = self.config.runtime
         device = str((self.source_device, self.target_device)[which])
-        options = self.options
-        return timed_model(self.names[which], self.longest, options.weights, runtime.dtype, device, runtime.seed + which, options.yarn)
+        options, device_map = self.options, (None, runtime.target_device_map)[which]
+        name, seed = self.names[which], runtime.seed + which
+        return timed_model(name, self.longest, options.weights, runtime.dtype, device, seed, options.yarn, device_map=device_map)
 
     def _random(self, tokens: int) -> Callable[[], SourceStates]:
         """Random states of one length; each call draws the hidden states anew in the same memory."""

@@ -57,6 +57,11 @@ class Receiver:
         """As `ModelAdapter.rotate`."""
         return self.rotary.rotate(x_pre, positions, total_lengths)
 
+    @property
+    def layer_devices(self) -> tuple[torch.device, ...]:
+        """As `ModelAdapter.layer_devices`."""
+        return (self.device,) * self.geometry.layers
+
     def as_adapter(self) -> ModelAdapter:
         """Itself, for functions that read geometry, device, dtype and rotation only."""
         return cast(ModelAdapter, self)

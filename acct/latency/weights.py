@@ -105,15 +105,17 @@ def _head_width(config: Any) -> int:
 
 
 def timed_model(
-    name: str, tokens: int, weights: str, dtype: str, device: str, seed: int, yarn: bool = False, revision: str | None = None
-) -> ModelAdapter:
+    name: str, tokens: int, weights: str, dtype: str, device: str, seed: int, yarn: bool = False, revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> ModelAdapter:  # fmt: skip
     """The model that is timed.
 
     Args:
         name: hub id or folder. tokens: longest sequence. weights: "random" or "hub" (a folder's or the hub's own files).
+        device_map: spreads hub weights over devices in place of `device`.
     """
     if weights == "hub":
-        adapter = load_model(name, dtype, device, revision)
+        adapter = load_model(name, dtype, device, revision, device_map)
         window = int(adapter.model.config.max_position_embeddings)
         if tokens > window:
             raise ConfigError(

@@ -124,7 +124,13 @@ class ModelAdapter(ABC):
 
     @property
     def device(self) -> torch.device:
+        """Where ids go in and states come out, also where layers lie on several devices."""
         return self.parts.embedding.weight.device
+
+    @property
+    def layer_devices(self) -> tuple[torch.device, ...]:
+        """Of each layer, where its keys and values arise."""
+        return tuple(next(module.parameters()).device for module in self.parts.values)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -217,8 +223,8 @@ class ModelAdapter(ABC):
         return self.rotary.unrotate(x, positions, total_lengths)
 
     def logits_of(self, hidden: Tensor) -> Tensor:
-        """Logits [..., vocabulary] of hidden states after the final norm [..., hidden]."""
-        return self.parts.head(hidden)
+        """Logits [..., vocabulary] of hidden states after the final norm [..., hidden], on `device`."""
+        return self.parts.head(hidden.to(next(self.parts.head.parameters()).device)).to(self.device)
 
     @contextmanager
     def _recording(self, capture: Capture, query_positions: Tensor | None, to_the_end: bool = True) -> Iterator[dict[Any, Tensor]]:
@@ -252,11 +258,14 @@ class ModelAdapter(ABC):
             yield record
 
     def _collect(self, record: dict[Any, Tensor], capture: Capture, logits: Tensor | None) -> ForwardStates:
-        def stacked(name: str) -> Tensor:
-            return torch.stack([record[name, layer] for layer in range(self.geometry.layers)], dim=1)
+        """What the hooks recorded, brought together on `device`."""
 
+        def stacked(name: str) -> Tensor:
+            return torch.stack([record[name, layer].to(self.device) for layer in range(self.geometry.layers)], dim=1)
+
+        indices = self._hidden_indices(capture)
         return ForwardStates(
-            hidden=tuple(record["hidden", index] for index in self._hidden_indices(capture)) if capture.hidden is not False else None,
+            hidden=tuple(record["hidden", index].to(self.device) for index in indices) if capture.hidden is not False else None,
             keys_pre=stacked("keys") if capture.keys else None,
             values=stacked("values") if capture.keys else None,
             queries_pre=stacked("queries") if capture.queries else None,

@@ -6,6 +6,7 @@ A model is a local folder or a hub id. Only safetensors are read, remote code is
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import re
@@ -70,19 +71,22 @@ def load_pair(
     target_device: str = "cpu",
     source_revision: str | None = None,
     target_revision: str | None = None,
+    target_device_map: str | dict[str, Any] | None = None,
 ) -> Pair:
     """Load both models and compare their vocabularies.
 
     Args:
         source, target: local folders or hub ids. dtype: of both models; rotary frequencies stay fp32.
         source_device, interface_device, target_device: "cpu", "cuda:0", ...
+        target_device_map: spreads the target's layers over devices in place of target_device; see `load_model`.
     Raises:
         ModelError, VocabularyError, ConfigError: see `load_model` and `compare_vocabularies`.
     """
     source_folder, target_folder = local_folder(source, source_revision), local_folder(target, target_revision)
     tokenizers = load_tokenizer(source_folder), load_tokenizer(target_folder)
     compare_vocabularies(*tokenizers, str(source), str(target))  # before gigabytes are read
-    adapters = load_model(source_folder, dtype, source_device), load_model(target_folder, dtype, target_device)
+    own = load_model(source_folder, dtype, source_device)
+    adapters = own, load_model(target_folder, dtype, target_device, device_map=target_device_map)
     for name, tokenizer, adapter in zip((source, target), tokenizers, adapters):
         check_stop_token(tokenizer, stops_of(adapter.model.config, adapter.model.generation_config), str(name))
     compare_vocabularies(*tokenizers, str(source), str(target), *(adapter.geometry.vocabulary for adapter in adapters))
@@ -90,17 +94,21 @@ def load_pair(
 
 
 def load_model(
-    id_or_path: str | Path, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu", revision: str | None = None
-) -> ModelAdapter:
+    id_or_path: str | Path, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu", revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> ModelAdapter:  # fmt: skip
     """A frozen model in eval mode behind its adapter.
 
     Args:
         id_or_path: a local folder or a hub id. dtype: "float32", "bfloat16" or "float16". revision: hub revision.
+        device_map: as transformers takes it ("auto", "balanced", or modules and their devices), in place of `device`; needs accelerate.
+            Ids go in and states come out on the device of the embedding.
     Raises:
         ModelError: a file is missing, truncated or not the one its record names, a tensor is missing, of another shape or holds NaN or
             Inf, no rope_theta is stated or another one is in use, or the family is not known. ConfigError: unknown dtype or device.
     """
     dtype, device = checked_dtype(dtype), checked_device(device)
+    placement = {} if device_map is None else {"device_map": checked_device_map(device_map)}
     folder = local_folder(id_or_path, revision)
     check_files(folder)
     raw = read_config(folder)
@@ -108,8 +116,9 @@ def load_model(
     try:
         with compat.quiet_loading():
             model, report = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True
-            )
+                folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True,
+                **placement,
+            )  # fmt: skip
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be loaded as a {raw['model_type']} model: {_first_line(error)}") from error
     if report["missing_keys"]:
@@ -120,8 +129,15 @@ def load_model(
     if report["unexpected_keys"]:
         unused = sorted(report["unexpected_keys"])
         logger.warning("%s holds %d tensors that the model does not use, first %r", folder, len(unused), unused[0])
+    if away := next((name for name, parameter in model.named_parameters() if parameter.is_meta), None):
+        raise ConfigError(
+            f"the device map {device_map!r} leaves {away!r} of {folder} to be fetched from memory or disk in every pass: the visible "
+            "devices are too small. Make more of them visible, or name devices for all modules."
+        )
     check_finite(model, str(folder))
-    model.requires_grad_(False).eval().to(device)
+    model.requires_grad_(False).eval()
+    if device_map is None:
+        model.to(device)
     adapter = adapter_for(model, _file_fingerprint(model, files))
     stated = compat.stated_thetas(raw)
     if {adapter.rotary.theta} != stated:
@@ -250,6 +266,16 @@ def checked_device(device: str | torch.device) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ConfigError(f"device {device!r} is not here: {count} CUDA devices are visible. Use 'cpu' or another index.")
     return found
+
+
+def checked_device_map(device_map: str | dict[str, Any]) -> str | dict[str, Any]:
+    """A device map whose devices exist here; ConfigError otherwise, or where accelerate, which places the layers, is missing."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError("a device map needs accelerate, which is not installed. Install it, or leave runtime.target_device_map null.")
+    if isinstance(device_map, dict):
+        for place in device_map.values():
+            checked_device(f"cuda:{place}" if isinstance(place, int) else place)
+    return device_map
 
 
 def _file_fingerprint(model: PreTrainedModel, files: list[Path]) -> Callable[[], str]:

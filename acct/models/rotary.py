@@ -66,7 +66,7 @@ class Rotary:
         flat = positions.reshape(1, -1)
         cos, sin = self.module(torch.empty(0, dtype=dtype, device=positions.device), flat)  # [1, places, dim]
         shape = (*positions.shape, self.head_dim)
-        return cos.reshape(shape), sin.reshape(shape)
+        return cos.reshape(shape).to(positions.device), sin.reshape(shape).to(positions.device)
 
     @torch.no_grad()
     def _dynamic(self, positions: Tensor, dtype: torch.dtype, total_lengths: Tensor | int | None) -> tuple[Tensor, Tensor]:

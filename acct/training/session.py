@@ -41,7 +41,7 @@ def load_configured_pair(config: Config) -> Pair:
     source, target = resolve_direction(config)
     return load_pair(
         source, target, dtype=runtime.dtype, source_device=runtime.source_device,
-        interface_device=runtime.interface_device, target_device=runtime.target_device,
+        interface_device=runtime.interface_device, target_device=runtime.target_device, target_device_map=runtime.target_device_map,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from acct.cli.latency import directions_to_time, time_direction
 from acct.cli.plan import SIX, directions_of
 from acct.config.latency import STAGES
 from acct.config.root import Config, compose
-from acct.errors import ArtifactError
+from acct.errors import ArtifactError, ConfigError
 from acct.latency import measure
 from acct.latency.figure import figure2
 from acct.latency.measure import Suite
@@ -196,3 +196,5 @@ def test_a_direction_that_is_only_timed_stays_out_of_sweeps_and_tables() -> None
 def test_lengths_beyond_the_window_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"reads at most 4096 tokens.*latency.yarn=true"):
         Suite(configured(tmp_path, "latency.context_tokens=[4096]"))
+    with pytest.raises(ConfigError, match=r"runtime\.target_device_map spreads weights from files: set latency\.weights=hub"):
+        Suite(configured(tmp_path, "runtime.target_device_map=auto"))
