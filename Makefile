@@ -71,16 +71,16 @@ test-latest: NEEDS = -e '.[dev]' 'transformers<6'
 test-latest:  ## the same on the newest transformers 5.x, in .venv-latest
 	$(test_in_own)
 
-lint: $(TEST_STAMP)  ## ruff over the whole tree
-	$(BIN)/ruff check acct tests appendix_tables experiments
-	$(BIN)/ruff format --check acct tests appendix_tables experiments
-
 test-kernels: OWN := .venv-kernels
 test-kernels: NEEDS = -e '.[kernels,dev]'
 test-kernels: VERSION_TESTS := tests/kernels
 test-kernels: export TRITON_INTERPRET = 1
 test-kernels:  ## the Triton kernels against the plain path, through Triton's interpreter on the CPU, in .venv-kernels (Linux)
 	$(test_in_own)
+
+lint: $(TEST_STAMP)  ## ruff over the whole tree
+	$(BIN)/ruff check acct tests appendix_tables experiments
+	$(BIN)/ruff format --check acct tests appendix_tables experiments
 
 check: lint test  ## lint and fast tests
 
