@@ -28,20 +28,14 @@ def encoded(task: str, split: str, count: int, chat: bool) -> list[EncodedExampl
 
 
 @torch.no_grad()
-def answers(model: PreTrainedModel, prompts: list[list[int]], new_tokens: int = 4, batch: int = 25) -> list[list[int]]:
-    """Greedy continuations of right-padded prompts without a cache: slow, simple, and independent of the rest of the package."""
-    out: list[list[int]] = []
-    stop = model.config.eos_token_id
-    for start in range(0, len(prompts), batch):
-        chunk = [list(p) for p in prompts[start : start + batch]]
-        made: list[list[int]] = [[] for _ in chunk]
-        for _ in range(new_tokens):
-            ids, lengths = padded([p + m for p, m in zip(chunk, made)])
-            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-            best = model.lm_head(hidden[torch.arange(len(chunk)), lengths - 1]).argmax(-1)
-            for row, token in zip(made, best.tolist()):
-                row.append(token)
-        out += [row[: row.index(stop)] if stop in row else row for row in made]
+def answers(model: PreTrainedModel, prompts: list[list[int]], new_tokens: int = 4) -> list[list[int]]:
+    """Greedy continuations, prompt by prompt, by transformers' own `generate`: independent of the rest of the package."""
+    stop, out = model.config.eos_token_id, []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=stop)
+        row = made[0, len(prompt) :].tolist()
+        out.append(row[: row.index(stop)] if stop in row else row)
     return out
 
 
@@ -54,24 +48,20 @@ def question_answering_f1(model: PreTrainedModel, examples: list[EncodedExample]
 
 
 @torch.no_grad()
-def choice_accuracy(model: PreTrainedModel, examples: list[EncodedExample], context: bool = True, batch: int = 16) -> float:
-    """Accuracy in percent by mean candidate log-likelihood."""
+def choice_accuracy(model: PreTrainedModel, examples: list[EncodedExample], context: bool = True) -> float:
+    """Accuracy in percent by mean candidate log-likelihood; the candidates of an example continue one run over its prompt."""
     right = 0
-    flat = [(e, list(c), s) for e in examples for c, s in zip(e.candidate_ids, e.score_from)]
-    scores: list[float] = []
-    for start in range(0, len(flat), batch):
-        chunk = flat[start : start + batch]
-        heads = [list(e.context_ids + e.query_ids) if context else list(e.bare_query_ids) for e, _, _ in chunk]
-        ids, _ = padded([h + c for h, (_, c, _) in zip(heads, chunk)])
-        logits = model(input_ids=ids, use_cache=False).logits.log_softmax(-1)
-        for row, (head, (_, c, s)) in enumerate(zip(heads, chunk)):
-            at = torch.arange(len(head) + s, len(head) + len(c))
-            scores.append(float(logits[row, at - 1, ids[row, at]].mean()))
-    at = 0
-    for e in examples:
-        own = scores[at : at + len(e.candidate_ids)]
-        right += own.index(max(own)) == e.gold
-        at += len(own)
+    for example in examples:
+        prompt = list(example.context_ids + example.query_ids) if context else list(example.bare_query_ids)
+        candidates = [list(candidate) for candidate in example.candidate_ids]
+        read = model(input_ids=torch.tensor([prompt]), use_cache=True)
+        read.past_key_values.batch_repeat_interleave(len(candidates))
+        ids, _ = padded(candidates)  # [candidate, width]
+        logits = model(input_ids=ids, past_key_values=read.past_key_values, use_cache=True).logits
+        first = read.logits[:, -1:].expand(len(candidates), -1, -1)
+        likelihood = torch.cat([first, logits[:, :-1]], dim=1).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+        scores = [float(row[start : len(candidate)].mean()) for row, candidate, start in zip(likelihood, candidates, example.score_from)]
+        right += scores.index(max(scores)) == example.gold
     return 100 * right / len(examples)
 
 
