@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 from collect import filled
+from trained_runs import acct, evaluate_again, tabulate
 
 from acct.reporting.claims_render import table_line
 
@@ -32,11 +32,6 @@ CONTEXTUAL = {
     "pubmed_qa": "acc_norm",
 }
 GENERAL = ("hellaswag", "winogrande", "mmlu", "piqa", "wikitext")
-
-
-def acct(*arguments: str) -> None:
-    """Run one command of this package; its output is shown."""
-    subprocess.run([sys.executable, "-m", "acct.cli.main", *arguments], check=True)
 
 
 def harness(direction: str, method: str, limit: int) -> list[dict[str, object]]:
@@ -61,13 +56,8 @@ def harness(direction: str, method: str, limit: int) -> list[dict[str, object]]:
 
 def own_evaluation(direction: str, examples: int) -> list[dict[str, object]]:
     """lm-eval's prompts of the general tasks, answered and scored by this package."""
-    settings = [f"direction={direction}", f"paths.results={RESULTS}", "paths.data=results/micro/data"]
-    acct("train", *settings, f"paths.reuse=results/micro/{direction}")
-    acct(
-        "evaluate", *settings, "data.tasks_from=lm_eval", f"evaluation.examples={examples}", f"evaluation.tasks=[{','.join(GENERAL)}]",
-        f"evaluation.methods=[{','.join(METHODS)}]",
-    )  # fmt: skip
-    acct("tables", f"paths.results={RESULTS}")
+    evaluate_again(direction, RESULTS, GENERAL, METHODS, examples, "data.tasks_from=lm_eval")
+    tabulate(RESULTS)
     table = pd.read_csv(RESULTS / "micro/tables/table1.csv")
     table = table[(table.direction == direction) & table.method.isin(METHODS)]
     found = table[["direction", "task", "metric", "method", "value", "examples"]].assign(way="lm-eval's tasks")
