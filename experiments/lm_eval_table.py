@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -43,21 +44,19 @@ def harness(direction: str, method: str, limit: int) -> list[dict[str, object]]:
             "lm-eval", "--model", "acct", "--model_args", f"direction={direction},method={method}", "--tasks", "acct_contextual",
             "--batch_size", "16", "--limit", str(limit), "--output_path", str(folder), *chat,
         )  # fmt: skip
-    found = json.loads(max(folder.rglob("results_*.json")).read_text(encoding="utf-8"))["results"]
+    document = json.loads(max(folder.rglob("results_*.json")).read_text(encoding="utf-8"))
     rows = []
     for task, metric in CONTEXTUAL.items():
-        own = found[f"acct_{task}"]
+        own, answered = document["results"][f"acct_{task}"], document["n-samples"][f"acct_{task}"]["effective"]
         rows.append(
             {"direction": direction, "way": "lm-eval's command", "task": task, "metric": metric, "method": method,
-             "value": 100 * own[f"{metric},none"], "stderr": 100 * own[f"{metric}_stderr,none"], "examples": limit}
+             "value": 100 * own[f"{metric},none"], "stderr": 100 * own[f"{metric}_stderr,none"], "examples": answered}
         )  # fmt: skip
     return rows
 
 
-def own_evaluation(direction: str, examples: int) -> list[dict[str, object]]:
+def own_evaluation(direction: str) -> list[dict[str, object]]:
     """lm-eval's prompts of the general tasks, answered and scored by this package."""
-    evaluate_again(direction, RESULTS, GENERAL, METHODS, examples, "data.tasks_from=lm_eval")
-    tabulate(RESULTS)
     table = pd.read_csv(RESULTS / "micro/tables/table1.csv")
     table = table[(table.direction == direction) & table.method.isin(METHODS)]
     found = table[["direction", "task", "metric", "method", "value", "examples"]].assign(way="lm-eval's tasks")
@@ -90,19 +89,29 @@ def rendered(table: pd.DataFrame, own: pd.DataFrame) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directions", nargs="*", default=DIRECTIONS)
-    parser.add_argument("--limit", type=int, default=100, help="documents of each task that lm-eval's command asks for")
+    parser.add_argument(
+        "--limit", type=int, default=100, help="most documents of each task for lm-eval's command; there are as many as in Table 1"
+    )
     parser.add_argument("--examples", type=int, default=50, help="examples of each of lm-eval's tasks")
     args = parser.parse_args()
-    rows = [line for direction in args.directions for method in METHODS for line in harness(direction, method, args.limit)]
-    rows += [line for direction in args.directions for line in own_evaluation(direction, args.examples)]
+    for direction in args.directions:
+        evaluate_again(direction, RESULTS, GENERAL, METHODS, args.examples, "data.tasks_from=lm_eval")
+    tabulate(RESULTS)
+    print(collected(args.directions, args.limit))
+    return 0
+
+
+def collected(directions: Sequence[str], limit: int) -> str:
+    """The outcome of the README and the CSV beside it; what lm-eval's command has not answered is asked now."""
+    rows = [line for direction in directions for method in METHODS for line in harness(direction, method, limit)]
+    rows += [line for direction in directions for line in own_evaluation(direction)]
     table = pd.DataFrame(rows)
     FOLDER.mkdir(exist_ok=True)
     table.round(3).to_csv(FOLDER / "lm_eval.csv", index=False)
     readme = FOLDER / "README.md"
     text = rendered(table, pd.read_csv("results/micro/tables/table1.csv"))
     readme.write_text(filled(readme.read_text(encoding="utf-8"), text), encoding="utf-8")
-    print(text)
-    return 0
+    return text
 
 
 if __name__ == "__main__":
