@@ -89,9 +89,7 @@ def rendered(table: pd.DataFrame, own: pd.DataFrame) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directions", nargs="*", default=DIRECTIONS)
-    parser.add_argument(
-        "--limit", type=int, default=100, help="most documents of a task for lm-eval's command, which has Table 1's"
-    )
+    parser.add_argument("--limit", type=int, default=100, help="most documents of a task for lm-eval's command, which has Table 1's")
     parser.add_argument("--examples", type=int, default=50, help="examples of each of lm-eval's tasks")
     args = parser.parse_args()
     for direction in args.directions:
