@@ -22,10 +22,8 @@ from acct.errors import ArtifactError
 from acct.methods.ridge_fit import HeldOut, RidgeStatistics
 from acct.methods.ridge_map import RidgeMap, parse_ridge, ridge_name
 from acct.models.pair import Pair
-from acct.native import read_native
 from acct.pipeline import Interface
 from acct.progress import Progress
-from acct.source import read_context
 from acct.training.artifacts import load_artifact
 from acct.training.checkpoint import Checkpoint, load_weights
 from acct.training.compilation import move_native
@@ -113,9 +111,9 @@ def fit_ridge(session: Session, name: str, checkpoint: Checkpoint) -> tuple[Mapp
 
 
 def _read(session: Session, examples: Examples, indices: list[int]) -> tuple[SourceStates, NativeStates]:
-    batch = examples.batch(indices)
-    states = read_context(session.pair.source, batch.context_ids, batch.context_lengths).to(session.device)
-    return states, move_native(read_native(session.pair.target, batch), session.device)
+    batch, pair, cache = examples.batch(indices), session.pair, session.states
+    states = cache.context(pair.source, batch.context_ids, batch.context_lengths).to(session.device)
+    return states, move_native(cache.native(pair.target, batch), session.device)
 
 
 def _report(session: Session, name: str, linear: RidgeMap, rows: int, passes: int) -> dict[str, Any]:

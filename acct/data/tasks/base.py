@@ -43,22 +43,6 @@ class Task(ABC):
         """Every example of a split, in order. Only tasks that cut text into windows use the tokenizer."""
         return [self.from_row(row, index) for index, row in enumerate(rows)]
 
-    def generated(self, row: Row, context: str, query: str, answers: Sequence[str]) -> Example:
-        """An example whose answer is generated, named by the row's own `id` if it has one; blank and repeated answers are left out."""
-        own = row.optional("id")
-        return Example(
-            id=row.id if own is None else f"{self.name}/{own}",
-            task=self.name,
-            kind="generate",
-            context=context,
-            query=query,
-            answers=tuple(dict.fromkeys(answer.strip() for answer in answers if answer.strip())),
-            candidates=(),
-            gold=None,
-            scored_suffix=None,
-            contextual=self.contextual,
-        )
-
     def row(self, row: Mapping[str, Any], index: int) -> Row:
         return Row(self.name, row, index)
 
@@ -75,6 +59,39 @@ class Task(ABC):
             gold=gold,
             scored_suffix=more.get("scored_suffix"),
             contextual=self.contextual,
+        )
+
+
+class QuestionAnswering(Task):
+    """A question on a context whose answer is generated and scored by token F1."""
+
+    metric = "f1"
+    kind = "generate"
+    contextual = True
+    default_examples = 1000
+
+    def answered(self, row: Row, context: str, answers: Sequence[str], id: str | None = None) -> Example:
+        """The example of a row with its field `question`; blank and repeated answers are left out.
+
+        Args:
+            id: None takes the row's own `id` if it has one, else its number.
+        Raises:
+            DataError: no answer is left.
+        """
+        own, kept = row.optional("id") if id is None else None, [answer.strip() for answer in answers if answer.strip()]
+        if not kept:
+            raise row.error("answer", "at least one answer that is not blank", list(answers))
+        return Example(
+            id=id or (row.id if own is None else f"{self.name}/{own}"),
+            task=self.name,
+            kind="generate",
+            context=context,
+            query=as_question(row.text("question")),
+            answers=tuple(dict.fromkeys(kept)),
+            candidates=(),
+            gold=None,
+            scored_suffix=None,
+            contextual=True,
         )
 
 

@@ -9,22 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import Task, as_question
+from acct.data.tasks.base import QuestionAnswering
 from acct.data.tasks.search_qa import snippets
 
 
-class FactbookQA(Task):
+class FactbookQA(QuestionAnswering):
     """Rows in SearchQA's schema: question, answer, search_results{snippets[], titles[]}; with an id of their own. One snippet a line."""
 
     name = "factbook_qa"
-    metric = "f1"
-    kind = "generate"
-    contextual = True
-    default_examples = 1000
 
     def from_row(self, row: Mapping[str, Any], index: int) -> Example:
         fields = self.row(row, index)
         context = snippets(fields)
         if not context:
             raise fields.error("search_results.snippets", "at least one snippet", fields.optional("search_results.snippets"))
-        return self.generated(fields, context, as_question(fields.text("question")), [fields.text("answer")])
+        return self.answered(fields, context, [fields.text("answer")])

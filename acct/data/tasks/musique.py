@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import Task, as_question, joined
+from acct.data.tasks.base import QuestionAnswering, joined
 
 
-class MuSiQue(Task):
+class MuSiQue(QuestionAnswering):
     """Rows of MuSiQue-Ans: id, question, answer, answer_aliases[], paragraphs[{title, paragraph_text}], answerable.
 
     One paragraph a line, its title before a colon, in the row's order. [ours] Rows of MuSiQue-Full that cannot be answered are refused.
     """
 
     name = "musique"
-    metric = "f1"
-    kind = "generate"
-    contextual = True
-    default_examples = 1000
 
     def from_row(self, row: Mapping[str, Any], index: int) -> Example:
         fields = self.row(row, index)
@@ -31,4 +27,4 @@ class MuSiQue(Task):
         parts = [self.row(one, index) for one in paragraphs]
         context = joined([f"{part.text('title').strip()}: {part.text('paragraph_text').strip()}" for part in parts])
         aliases = fields.texts("answer_aliases") if fields.optional("answer_aliases") is not None else []
-        return self.generated(fields, context, as_question(fields.text("question")), [fields.text("answer"), *aliases])
+        return self.answered(fields, context, [fields.text("answer"), *aliases])

@@ -8,13 +8,13 @@ from typing import Any
 
 from acct.data.examples import Example
 from acct.data.tasks import mrqa
-from acct.data.tasks.base import Row, Task, as_question, joined
+from acct.data.tasks.base import QuestionAnswering, Row, joined
 
 SUBSET = "SearchQA"
 
 
 @dataclass(frozen=True)
-class SearchQA(Task):
+class SearchQA(QuestionAnswering):
     """Hub rows: question, answer, search_results{snippets[], titles[], ...}; or rows of the MRQA form (`acct.data.tasks.mrqa`).
 
     The context is the snippets, one a line. Rows of the two forms are not the same examples: MRQA keeps the questions whose answer stands
@@ -27,10 +27,6 @@ class SearchQA(Task):
     titles: bool = field(default=False, metadata={"paper": "silent: snippets alone are what the hub's schema calls the text"})
 
     name = "search_qa"
-    metric = "f1"
-    kind = "generate"
-    contextual = True
-    default_examples = 1000
 
     def examples(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[Example]:
         """Every example of a split, in order; a row of the MRQA form may hold several, or belong to another subset."""
@@ -43,18 +39,8 @@ class SearchQA(Task):
         context = mrqa.passages(fields.text(path), self.titles) if marked else snippets(fields, self.titles)
         if not context:
             raise fields.error(path, "at least one snippet", fields.optional(path))
-        return Example(
-            id=mrqa.own_id(fields) if marked else fields.id,
-            task=self.name,
-            kind="generate",
-            context=context,
-            query=as_question(fields.text("question")),
-            answers=mrqa.accepted(fields) if marked else (fields.text("answer").strip(),),
-            candidates=(),
-            gold=None,
-            scored_suffix=None,
-            contextual=True,
-        )
+        answers = mrqa.accepted(fields) if marked else (fields.text("answer"),)
+        return self.answered(fields, context, answers, mrqa.own_id(fields) if marked else fields.id)
 
 
 def snippets(fields: Row, titles: bool = False) -> str:

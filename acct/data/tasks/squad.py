@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import Task, as_question
+from acct.data.tasks.base import QuestionAnswering
 
 
-class SQuAD(Task):
+class SQuAD(QuestionAnswering):
     """Hub rows (`rajpurkar/squad`): id, title, context, question, answers{text[], answer_start[]}. Every text counts as right.
 
     Rows without an answer (SQuAD 2.0) are refused: nothing could be scored.
     """
 
     name = "squad"
-    metric = "f1"
-    kind = "generate"
-    contextual = True
-    default_examples = 1000
 
     def from_row(self, row: Mapping[str, Any], index: int) -> Example:
         fields = self.row(row, index)
@@ -27,4 +23,4 @@ class SQuAD(Task):
         answers = fields.texts("answers.text")
         if not any(answer.strip() for answer in answers):
             raise fields.error("answers.text", "at least one answer", answers)
-        return self.generated(fields, context, as_question(fields.text("question")), answers)
+        return self.answered(fields, context, answers)

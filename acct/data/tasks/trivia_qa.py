@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acct.data.examples import Example
-from acct.data.tasks.base import Task, as_question, joined
+from acct.data.tasks.base import QuestionAnswering, joined
 
 
 @dataclass(frozen=True)
-class TriviaQA(Task):
+class TriviaQA(QuestionAnswering):
     """Hub rows (config rc): question, answer{value, aliases[]}, search_results{search_context[]}, entity_pages{wiki_context[]}.
 
     Attributes:
@@ -24,10 +24,6 @@ class TriviaQA(Task):
     )
 
     name = "trivia_qa"
-    metric = "f1"
-    kind = "generate"
-    contextual = True
-    default_examples = 1000
 
     def from_row(self, row: Mapping[str, Any], index: int) -> Example:
         fields = self.row(row, index)
@@ -44,15 +40,4 @@ class TriviaQA(Task):
             raise fields.error(" or ".join(paths.values()), f"passages (passages={self.passages!r})", None)
         value = fields.text("answer.value").strip()
         aliases = [alias.strip() for alias in fields.texts("answer.aliases") if alias.strip()]
-        return Example(
-            id=fields.id,
-            task=self.name,
-            kind="generate",
-            context=context,
-            query=as_question(fields.text("question")),
-            answers=tuple(dict.fromkeys([value, *aliases])),
-            candidates=(),
-            gold=None,
-            scored_suffix=None,
-            contextual=True,
-        )
+        return self.answered(fields, context, [value, *aliases], fields.id)
