@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from acct.compiler.bridge import Bridge
-from acct.compiler.fused import compile_slots
+from acct.compiler.fused import compile_slots, fuses
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
 from acct.errors import InputError, InterfaceError, ModelError
@@ -58,7 +58,7 @@ class Compiler(nn.Module):
             states: of the source, any dtype, on the Compiler's device. selection: of the target's units.
             use_residual: False leaves the correction out (Bridge-only). dtype: of what is returned; None keeps the Compiler's own.
             plain: Bridge and residual one after the other over all slots, also without gradients: the oracle of `compile_slots`.
-            rotary: of the target, for keys rotated to their positions, by the kernel that writes them where it runs.
+            rotary: of the target, for keys rotated to their positions; without gradients they are rotated as they are written.
         Returns:
             Keys before RoPE (see `rotate_kv`) unless a rotary is given, and values, [slot, dim]. The identity says that they are
             transferred, from what and how.
@@ -82,8 +82,10 @@ class Compiler(nn.Module):
                 self._check(keys.detach().sum() + values.detach().sum(), keys, values, states, selection)
                 keys, values = (part if dtype is None else part.to(dtype) for part in (keys, values))
             else:
-                keys, values, total = compile_slots(self.bridge, residual, states, selection, UnitGroups.of(selection), dtype)
+                groups = UnitGroups.of(selection)
+                keys, values, total = compile_slots(self.bridge, residual, states, selection, groups, dtype, rotary)
                 self._check(total, keys, values, states, selection)
+                rotated = rotary is not None and fuses(rotary)
         identity = {f"source.{name}": value for name, value in states.identity.items()}
         kv = SparseKV(selection, keys, values, rotated, {"kind": "transferred", "mapper": self.mapper, **identity})
         return kv if rotary is None or rotated else rotate_kv(cast("ModelAdapter", rotary), kv)

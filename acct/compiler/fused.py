@@ -18,6 +18,7 @@ from torch import Tensor
 from acct.compiler.bridge import Bridge
 from acct.compiler.grouped import UnitGroups, of_units
 from acct.compiler.residual import Residual, conditions
+from acct.models.rotary import Rotary, turn_
 from acct.selection import flat_rows, source_rows
 from acct.types import Selection, SourceStates
 
@@ -30,11 +31,14 @@ def compile_slots(
     selection: Selection,
     groups: UnitGroups,
     dtype: torch.dtype | None = None,
+    rotary: Rotary | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """K^ before RoPE and V^ at every slot.
+    """K^ and V^ at every slot.
 
     Args:
         residual: None for the Bridge alone. groups: `UnitGroups.of(selection)`. dtype: of the result; None for the Bridge's own.
+        rotary: of the target, for keys rotated to their positions while their block is in cache, in `dtype`, bit for bit as afterwards;
+            None, and "dynamic" RoPE (see `fuses`), leave them before RoPE.
     Returns:
         keys, values [slot, dim] in the packed order, and the sum of all their numbers before rounding to `dtype`, a scalar: NaN or Inf
         tells of one that is not finite. Places of padding repeat real slots in it.
@@ -42,7 +46,7 @@ def compile_slots(
     rows = source_rows(selection, states, bridge.geometry)
     own, slots = bridge.key_map.dtype, len(rows)
     total = rows.new_zeros((), dtype=own)
-    space = _Space(rows.device, own)
+    space, turned = _Space(rows.device, own), _Space(rows.device, dtype or own)
     where = rows.index_select(0, groups.index)  # [place]
     reads: Tensor | None = None
     if residual is not None:
@@ -50,11 +54,12 @@ def compile_slots(
         if row is not None:
             reads = row.index_select(0, groups.index)
         xi = conditions(selection, own).index_select(0, groups.index)
+    table = rotary.table(states.context_ids.shape[1], dtype or own, rows.device) if rotary is not None and fuses(rotary) else None
     kinds = []
     for name, stored in (("key", states.keys_pre), ("value", states.values)):
         maps, bias = unit_maps(bridge, residual, name)
         result = stored.new_empty(slots, bridge.key_map.shape[-1], dtype=dtype or own)
-        kinds.append((flat_rows(stored), maps, bias, result))
+        kinds.append((flat_rows(stored), maps, bias, result, table if name == "key" else None))
     for block in groups.blocks:
         shape, places = block.index.shape, block.places
         real = None if block.full else block.valid.view(-1).nonzero().flatten()
@@ -62,7 +67,7 @@ def compile_slots(
         inputs = []
         if residual is not None and reads is not None:
             inputs = [space.rows("z", z, reads[places]).view(*shape, -1), xi[places].view(*shape, -1)]
-        for source, maps, bias, result in kinds:
+        for source, maps, bias, result, angles in kinds:
             vectors = space.rows("source", source, where[places]).view(*shape, -1)
             made = space.take("made", *shape, result.shape[-1])
             torch.baddbmm(of_units(bias, block)[:, None], vectors, of_units(maps[0], block), out=made)
@@ -70,8 +75,17 @@ def compile_slots(
                 made.baddbmm_(x, of_units(weights, block))
             total += made.sum()
             written = made.flatten(0, 1) if real is None else space.rows("written", made.flatten(0, 1), real)
-            result.index_copy_(0, target, written.to(result.dtype))
-    return kinds[0][-1], kinds[1][-1], total
+            written = written.to(result.dtype)
+            if angles is not None:
+                turn = selection.positions.index_select(0, target)
+                written = turn_(written, *(turned.rows(part, table, turn) for part, table in zip(("cos", "sin"), angles)))
+            result.index_copy_(0, target, written)
+    return kinds[0][3], kinds[1][3], total
+
+
+def fuses(rotary: Rotary) -> bool:
+    """Whether one table of cos and sin serves every example."""
+    return rotary.kind != "dynamic"
 
 
 def unit_maps(bridge: Bridge, residual: Residual | None, name: str) -> tuple[list[Tensor], Tensor]:

@@ -298,8 +298,12 @@ class Suite:
             "allocator": counting.allocator(geometry, rule, tokens),
             "compiler": counting.compiler(geometry, residual_shape(config, geometry), rule, tokens, width),
             "packing": counting.movement(geometry, rule, tokens, width, rotated=False),
-            "rotation": counting.movement(geometry, rule, tokens, width, rotated=True),
         }
+        rotation = counting.movement(geometry, rule, tokens, width, rotated=True)
+        if self.conversion.rotates:  # what is written is counted there already, and mounting alone moves nothing
+            sample.work["compiler"] += counting.Work(rotation.flops, 0)
+        else:
+            sample.work["rotation"] = rotation
 
     def _ceilings(self) -> dict[str, Ceilings]:
         """Of each device in the type that its stages compute in: models in theirs, the interface in its own."""

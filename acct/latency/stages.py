@@ -87,11 +87,17 @@ class Conversion:
         """Counts (cached for a length) and selection."""
         return choose(self.interface, self.geometry, states, order)
 
-    def compiler(self, states: SourceStates, selection: Selection) -> SparseKV:
-        """Keys and values in the target's type, on the interface's device; keys before RoPE unless the kernel rotates as it writes."""
+    @property
+    def rotates(self) -> bool:
+        """Whether the Compiler's stage rotates as it writes: the Triton kernel does. The CPU's pass can (`transfer` has it do so) but is
+        timed without, so that the rotation has a column of its own as in the paper."""
         compiler = self.interface.compiler
-        rotary = self.target.rotary if choose_kernels(compiler.kernels, compiler.bridge.key_map) else None
-        return compiler(states, selection, dtype=self.target.dtype, rotary=rotary)
+        return choose_kernels(compiler.kernels, compiler.bridge.key_map)
+
+    def compiler(self, states: SourceStates, selection: Selection) -> SparseKV:
+        """Keys and values in the target's type, on the interface's device; keys before RoPE unless it `rotates`."""
+        rotary = self.target.rotary if self.rotates else None
+        return self.interface.compiler(states, selection, dtype=self.target.dtype, rotary=rotary)
 
     def packing(self, kv: SparseKV) -> SparseKV:
         """In the target's type on its device; nothing is copied where they are already."""

@@ -30,6 +30,14 @@ def half(x: Tensor) -> Tensor:
     return torch.cat((-second, first), dim=-1)
 
 
+def turn_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [slot, dim] rotated by cos and sin [slot, dim], bit for bit as `Rotary.rotate`: cos becomes the result, sin is used up."""
+    (first, second), (left, right) = x.chunk(2, dim=-1), sin.chunk(2, dim=-1)
+    left.mul_(second).neg_()
+    right.mul_(first)
+    return cos.mul_(x).add_(sin)
+
+
 class Rotary:
     """The rotary embedding of one model.
 
@@ -87,15 +95,20 @@ class Rotary:
         return x * cos + half(x) * sin
 
     def _rotate_packed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [slot, dim]: cos and sin are computed once for each position, and slots are written block by block, bit for bit as `rotate`."""
-        cos, sin = self.cos_sin(torch.arange(int(positions.max()) + 1, device=x.device), x.dtype)
+        """x [slot, dim]: cos and sin are computed once for each position, and slots are written block by block."""
+        cos, sin = self.table(int(positions.max()) + 1, x.dtype, x.device)
         rotated = torch.empty_like(x)
         step = PACKED_BLOCK if x.device.type == "cpu" else len(x)
+        space = torch.empty_like(x[:step])
         for first in range(0, len(x), step):
-            part, place = x[first : first + step], positions[first : first + step]
-            turned = half(part).mul_(sin.index_select(0, place))
-            torch.add(part * cos.index_select(0, place), turned, out=rotated[first : first + step])
+            part, place, result = x[first : first + step], positions[first : first + step], rotated[first : first + step]
+            torch.index_select(cos, 0, place, out=result)
+            turn_(part, result, torch.index_select(sin, 0, place, out=space[: len(part)]))
         return rotated
+
+    def table(self, places: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """cos and sin [position, dim] at the first positions, for `turn_`; not under "dynamic" RoPE, where they differ by example."""
+        return self.cos_sin(torch.arange(places, device=device), dtype)
 
     def unrotate(self, x: Tensor, positions: Tensor, total_lengths: Tensor | int | None = None) -> Tensor:
         """The inverse of `rotate`, computed in fp32: to about 1e-6 of |x| in fp32, only to bf16's own rounding in bf16."""

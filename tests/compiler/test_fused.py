@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from acct.cartographer import _stable_order, _vector_order, rank_prefix
 from acct.compiler.bridge import Bridge
-from acct.compiler.compiler import Compiler
+from acct.compiler.compiler import Compiler, rotate_kv
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
 from acct.models.registry import adapter_for
+from acct.models.rotary import Rotary
 from acct.selection import batch_index, flat_rows, gather_source, slots_by_unit, unit_index
 from tests.compiler.states import PAIR, draw
 from tests.tiny import tiny_model
@@ -98,3 +100,40 @@ def test_packed_slots_turn_bit_for_bit_as_whole_sequences(family: str, dtype: to
     x, positions = torch.randn(9000, width, generator=generator).to(dtype), torch.randint(0, 300, (9000,), generator=generator)
     assert torch.equal(adapter.rotate(x, positions), adapter.rotate(x[None], positions[None])[0])
     assert adapter.rotate(x[:0], positions[:0]).shape == (0, width)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("contexts", [(11, 2, 17), (40,)])
+def test_keys_rotated_as_they_are_written_are_those_rotated_afterwards(
+    contexts: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, made = draw(6, contexts, [2] * len(contexts), tail=2, empty=(1, 4), extra=3), compiler()
+    rotary = _rotary()
+    with torch.no_grad():
+        before = made(batch.states, batch.selection, dtype=dtype)
+        after = rotate_kv(SimpleNamespace(rotate=rotary.rotate), before)  # type: ignore[arg-type]
+        monkeypatch.setattr(Rotary, "rotate", lambda *_: pytest.fail("a second pass over the keys"))
+        fused = made(batch.states, batch.selection, dtype=dtype, rotary=rotary)
+    assert fused.rotated and not before.rotated and fused.keys.dtype == dtype
+    assert torch.equal(fused.keys, after.keys) and torch.equal(fused.values, before.values)
+    assert not torch.equal(fused.keys, before.keys)
+
+
+def test_frequencies_that_differ_by_example_are_applied_afterwards() -> None:
+    batch, made = draw(7), compiler()
+    dynamic = _rotary({"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}, longest=8)
+    with torch.no_grad():
+        expected = rotate_kv(SimpleNamespace(rotate=dynamic.rotate), made(batch.states, batch.selection))  # type: ignore[arg-type]
+        found = made(batch.states, batch.selection, rotary=dynamic)
+    assert found.rotated and torch.equal(found.keys, expected.keys)
+
+
+def _rotary(scaling: dict[str, object] | None = None, longest: int = 64) -> Rotary:
+    """Of a Llama whose heads are as wide as those of the target of `PAIR`."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    settings = {} if scaling is None else {"rope_parameters": scaling}
+    width = PAIR.target.head_dim
+    config = LlamaConfig(hidden_size=2 * width, num_attention_heads=2, head_dim=width, max_position_embeddings=longest, **settings)
+    return Rotary(LlamaRotaryEmbedding(config), config, width)

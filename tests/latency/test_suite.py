@@ -198,3 +198,15 @@ def test_lengths_beyond_the_window_are_refused_before_anything_is_built(tmp_path
         Suite(configured(tmp_path, "latency.context_tokens=[4096]"))
     with pytest.raises(ConfigError, match=r"runtime\.target_device_map spreads weights from files: set latency\.weights=hub"):
         Suite(configured(tmp_path, "runtime.target_device_map=auto"))
+
+
+def test_a_compiler_that_rotates_has_the_rotation_in_its_own_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = Suite(configured(tmp_path))
+    apart, fused = suite._sample(40), suite._sample(40)
+    suite._count_conversion(apart)
+    monkeypatch.setattr(Conversion, "rotates", True)
+    suite._count_conversion(fused)
+    moved = apart.work["rotation"]
+    assert moved.flops == 3 * 9 * 10 * 12 and "rotation" not in fused.work
+    assert fused.work["compiler"].flops == apart.work["compiler"].flops + moved.flops
+    assert fused.work["compiler"].bytes == apart.work["compiler"].bytes, "keys are written once either way"
