@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from acct.errors import ConfigError
 
+HEAD_MAPS = ("modulo", "block", "all")
+"""Which KV heads of a source layer a unit's linear map reads: h mod H_S, floor(h H_S / H_T), or every one."""
+
 
 @dataclass(frozen=True)
 class ModelGeometry:
@@ -56,6 +59,12 @@ def head_map(target_heads: int, source_heads: int) -> tuple[int, ...]:
     return tuple(head % source_heads for head in range(target_heads))
 
 
+def nearest_layers(middle: int, count: int, layers: int) -> tuple[int, ...]:
+    """`count` consecutive layers around `middle`, moved inside [0, layers) at the ends."""
+    first = min(max(middle - (count - 1) // 2, 0), layers - count)
+    return tuple(range(first, first + count))
+
+
 def tap_indices(source_layers: int, taps: int = 3) -> tuple[int, ...]:
     """l_j = clip(round(j L_S / 4), 1, L_S), j = 1..3: indices into the returned hidden states, where 0 is the embeddings (spec 1).
 
@@ -96,3 +105,22 @@ class PairGeometry:
         """pi_H of each unit."""
         by_head = head_map(self.target.kv_heads, self.source.kv_heads)
         return tuple(by_head[head] for head in self.unit_heads())
+
+    def source_reads(self, layers: int = 1, heads: str = "modulo") -> tuple[tuple[int, ...], ...]:
+        """The source vectors [layer * head] that a linear map of each unit reads, layer first; (pi_L, pi_H) by default.
+
+        Args:
+            layers: source layers nearest to pi_L. heads: of HEAD_MAPS: pi_H, the head at the same relative place, or every head.
+        Raises:
+            ConfigError: more layers than there are, or an unknown head map.
+        """
+        if not 1 <= layers <= self.source.layers:
+            raise ConfigError(f"a linear map reads 1 to {self.source.layers} source layers, got {layers}.")
+        if heads not in HEAD_MAPS:
+            raise ConfigError(f"the head map must be one of {', '.join(HEAD_MAPS)}, got {heads!r}.")
+        own, count = self.source_heads(), self.source.kv_heads
+        if heads == "block":
+            own = tuple(head * count // self.target.kv_heads for head in self.unit_heads())
+        chosen = [range(count) if heads == "all" else (head,) for head in own]
+        near = [nearest_layers(middle, layers, self.source.layers) for middle in self.source_layers()]
+        return tuple(tuple(layer * count + head for layer in middle for head in read) for middle, read in zip(near, chosen))

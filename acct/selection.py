@@ -191,15 +191,24 @@ def gather_native(selection: Selection, native: NativeStates) -> tuple[Tensor, T
     return native.context_keys_pre[where], native.context_values[where]
 
 
-def gather_source(selection: Selection, states: SourceStates, geometry: PairGeometry) -> tuple[Tensor, Tensor]:
-    """Source pre-RoPE keys and values of head pi_H in layer pi_L at every slot: two [slot, source dim] (spec 4)."""
-    rows = source_rows(selection, states, geometry)
-    return flat_rows(states.keys_pre).index_select(0, rows), flat_rows(states.values).index_select(0, rows)
+def gather_source(
+    selection: Selection, states: SourceStates, geometry: PairGeometry, reads: Sequence[Sequence[int]] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Source pre-RoPE keys and values at every slot, those of a unit's reads side by side: two [slot, read * source dim] (spec 4).
+
+    Args:
+        reads: see `source_rows`; by default head pi_H of layer pi_L alone.
+    """
+    rows = source_rows(selection, states, geometry, reads)
+    keys, values = (flat_rows(x).index_select(0, rows.view(-1)) for x in (states.keys_pre, states.values))
+    return keys.view(len(rows), -1), values.view(len(rows), -1)
 
 
-def source_rows(selection: Selection, states: SourceStates, geometry: PairGeometry) -> Tensor:
-    """Row of `flat_rows(states.keys_pre)`, and of the values', that each slot reads (head pi_H of layer pi_L): int64 [slot].
+def source_rows(selection: Selection, states: SourceStates, geometry: PairGeometry, reads: Sequence[Sequence[int]] | None = None) -> Tensor:
+    """Rows of `flat_rows(states.keys_pre)`, and of the values', that each slot reads: int64 [slot, read].
 
+    Args:
+        reads: for every unit its source vectors [layer * head], as `PairGeometry.source_reads` gives them; None: (pi_L, pi_H).
     Raises:
         SelectionError: states of another batch or pair, or keys and values that lie in memory in two ways.
     """
@@ -211,11 +220,13 @@ def source_rows(selection: Selection, states: SourceStates, geometry: PairGeomet
     strides = _row_strides(states.keys_pre)
     if strides != _row_strides(states.values):
         raise SelectionError("source keys and values must lie in memory alike; make both contiguous.")
-    layer, head = (torch.tensor(index, device=selection.counts.device) for index in (geometry.source_layers(), geometry.source_heads()))
-    by_unit = (layer * strides[1] + head * strides[2]).view(selection.layers, 1, selection.heads)
-    example = torch.arange(selection.batch, device=layer.device).view(1, -1, 1) * strides[0]
-    first = (by_unit + example).reshape(-1)  # [layer * batch * head], of each row of the packed order
-    return torch.repeat_interleave(first, row_counts(selection).reshape(-1)) + selection.positions * strides[3]
+    vectors = torch.tensor(geometry.source_reads() if reads is None else reads, device=selection.counts.device)  # [unit, read]
+    layer, head = vectors // geometry.source.kv_heads, vectors % geometry.source.kv_heads
+    by_unit = (layer * strides[1] + head * strides[2]).view(selection.layers, 1, selection.heads, -1)
+    example = torch.arange(selection.batch, device=layer.device).view(1, -1, 1, 1) * strides[0]
+    first = (by_unit + example).flatten(0, 2)  # [layer * batch * head, read], of each row of the packed order
+    at = selection.positions * strides[3]
+    return torch.repeat_interleave(first, row_counts(selection).reshape(-1), dim=0) + at[:, None]
 
 
 def flat_rows(states: Tensor) -> Tensor:

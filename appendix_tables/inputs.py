@@ -9,8 +9,7 @@ import torch
 
 from acct.allocator.allocator import Allocator
 from acct.cli.plan import SIX
-from acct.compiler.bridge import Bridge
-from acct.compiler.capacity import CapacityPreset, ParameterCounts, count_parameters, parameter_counts
+from acct.compiler.capacity import CapacityPreset, ParameterCounts, count_parameters
 from acct.compiler.compiler import Compiler
 from acct.config.root import Config, compose
 from acct.geometry import PairGeometry
@@ -19,7 +18,7 @@ from acct.models.published import PublishedModel, published
 from acct.provenance import describe
 from acct.reporting.intervals import Bootstrap
 from acct.training.files import hash_json
-from acct.training.modules import capacity, cartographer_shape, new_cartographer, new_residual, residual_shape
+from acct.training.modules import capacity, configured_counts, new_bridge, new_cartographer, new_residual
 
 ADDITIONAL: dict[str, tuple[str, ...]] = {
     "paper": ("qwen3_06b_to_4b", "qwen3_14b_to_4b", "qwen3_17b_to_14b", "qwen3_4b_to_14b", "qwen3_8b_to_14b"),
@@ -52,13 +51,13 @@ class DirectedPair:
     @cached_property
     def counts(self) -> ParameterCounts:
         """Closed forms."""
-        return parameter_counts(self.geometry, cartographer_shape(self.config, self.geometry), residual_shape(self.config, self.geometry))
+        return configured_counts(self.config, self.geometry)
 
     @cached_property
     def instantiated(self) -> ParameterCounts:
         """The same, counted in modules built on the meta device: no memory, no initial values."""
         with torch.device("meta"):
-            residual, bridge = new_residual(self.config, self.geometry), Bridge(self.geometry)
+            residual, bridge = new_residual(self.config, self.geometry), new_bridge(self.config, self.geometry)
             modules = (new_cartographer(self.config, self.geometry), Allocator(self.geometry.units), residual, bridge)
             whole = count_parameters(Compiler(bridge, residual))
         found = ParameterCounts(*map(count_parameters, modules))

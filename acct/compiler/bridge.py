@@ -7,11 +7,14 @@ X, Y: pre-RoPE source and native target vectors at the positions of frozen selec
 means, and the bias is not penalised. Sums accumulate in float64, centred, batch by batch with Chan's update, so that a large
 common offset costs no digits; all units are solved by one batched Cholesky factorisation in float64; maps are stored in float32.
 A unit without a row gets a zero map and the mean target vector of its layer as bias [ours].
+
+Beyond the paper the source vectors of several layers and heads may stand side by side in X (`PairGeometry.source_reads`, spec 11).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,13 +31,18 @@ KINDS = ("keys", "values")
 
 
 class Bridge(nn.Module):
-    """Frozen affine maps [unit, source dim, dim] and biases [unit, dim], for keys and for values. Zero until fitted or loaded."""
+    """Frozen affine maps [unit, features, dim] and biases [unit, dim], for keys and for values. Zero until fitted or loaded.
 
-    def __init__(self, geometry: PairGeometry) -> None:
+    Attributes:
+        reads: the source vectors [layer * head] of every unit, features = reads x source dim; (pi_L, pi_H) unless told otherwise.
+    """
+
+    def __init__(self, geometry: PairGeometry, reads: Sequence[Sequence[int]] | None = None) -> None:
         super().__init__()
         self.geometry = geometry
-        units, source_dim, dim = geometry.units, geometry.source.head_dim, geometry.target.head_dim
-        for name, shape in (("map", (units, source_dim, dim)), ("bias", (units, dim))):
+        self.reads = geometry.source_reads() if reads is None else reads
+        units, features, dim = geometry.units, len(self.reads[0]) * geometry.source.head_dim, geometry.target.head_dim
+        for name, shape in (("map", (units, features, dim)), ("bias", (units, dim))):
             for kind in ("key", "value"):
                 self.register_parameter(f"{kind}_{name}", nn.Parameter(torch.zeros(shape), requires_grad=False))
 
@@ -48,7 +56,11 @@ class Bridge(nn.Module):
             Two [slot, dim] in the selection's packed order.
         """
         groups = UnitGroups.of(selection) if groups is None else groups
-        keys, values = (x.to(self.key_map.dtype) for x in gather_source(selection, states, self.geometry))  # [slot, source dim]
+        return self.mapped(*gather_source(selection, states, self.geometry, self.reads), groups)
+
+    def mapped(self, keys: Tensor, values: Tensor, groups: UnitGroups) -> tuple[Tensor, Tensor]:
+        """The same for source vectors at the slots, two [slot, features]."""
+        keys, values = (x.to(self.key_map.dtype) for x in (keys, values))
         return (
             groups.linear([(keys, None, self.key_map)], self.key_bias),
             groups.linear([(values, None, self.value_map)], self.value_bias),
@@ -59,14 +71,16 @@ class BridgeStatistics:
     """n, means and centred sums of products of every unit, float64, for keys and values.
 
     Attributes:
-        rows: float64 [unit]. source_mean [kind, unit, source dim], target_mean [kind, unit, dim]; kind = keys, values.
-        source_products X_c^T X_c [kind, unit, source dim, source dim], cross_products X_c^T Y_c [kind, unit, source dim, dim],
+        reads: as the Bridge's. rows: float64 [unit].
+        source_mean [kind, unit, features], target_mean [kind, unit, dim]; kind = keys, values.
+        source_products X_c^T X_c [kind, unit, features, features], cross_products X_c^T Y_c [kind, unit, features, dim],
         target_squares diag(Y_c^T Y_c) [kind, unit, dim].
     """
 
-    def __init__(self, geometry: PairGeometry, device: torch.device | str = "cpu") -> None:
+    def __init__(self, geometry: PairGeometry, device: torch.device | str = "cpu", reads: Sequence[Sequence[int]] | None = None) -> None:
         self.geometry = geometry
-        units, source_dim, dim = geometry.units, geometry.source.head_dim, geometry.target.head_dim
+        self.reads = geometry.source_reads() if reads is None else reads
+        units, source_dim, dim = geometry.units, len(self.reads[0]) * geometry.source.head_dim, geometry.target.head_dim
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
@@ -89,7 +103,7 @@ class BridgeStatistics:
                 f"head widths {states.keys_pre.shape[-1]} -> {native.context_keys_pre.shape[-1]} do not fit the pair's "
                 f"{self.geometry.source.head_dim} -> {self.geometry.target.head_dim}. Read both from the models of this direction."
             )
-        pairs = list(zip(gather_source(selection, states, self.geometry), gather_native(selection, native)))
+        pairs = list(zip(gather_source(selection, states, self.geometry, self.reads), gather_native(selection, native)))
         for kind, (source, target) in zip(KINDS, pairs):
             for side, vectors in (("source", source), ("native target", target)):
                 if not bool(torch.isfinite(vectors).all()):
@@ -160,7 +174,7 @@ class BridgeStatistics:
             by_layer = self.target_mean.view(2, *weights.shape[:2], dim)
             mean = (by_layer * weights).sum(2, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
             bias = torch.where(empty[:, None], mean.expand_as(by_layer).reshape_as(bias), bias)
-        bridge = Bridge(self.geometry).to(self.rows.device, dtype)
+        bridge = Bridge(self.geometry, self.reads).to(self.rows.device, dtype)
         with torch.no_grad():
             bridge.key_map.copy_(maps[0]), bridge.value_map.copy_(maps[1])
             bridge.key_bias.copy_(bias[0]), bridge.value_bias.copy_(bias[1])
@@ -193,7 +207,7 @@ class BridgeReport:
     """How well a Bridge is determined and how well it predicts.
 
     Attributes:
-        rows: float64 [unit]. parameters_per_row: float64 [unit], (d_S + 1) / rows: regression coefficients of one output per row.
+        rows: float64 [unit]. parameters_per_row: float64 [unit], (features + 1) / rows: regression coefficients of one output per row.
         keys, values: held-out R2, float64 [unit].
     """
 
@@ -215,7 +229,8 @@ def report(bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics,
         fitted, held_out: statistics of the fitted and of other examples. warn_above: raise it to silence the warning.
     """
     keys, values = held_out_r2(bridge, held_out)
-    ratio = (bridge.geometry.source.head_dim + 1) / fitted.rows
+    coefficients = bridge.key_map.shape[1] + 1
+    ratio = coefficients / fitted.rows
     summary = BridgeReport(fitted.rows.clone(), ratio, keys, values)
     logger.info(
         "Bridge: %d to %d rows for a unit, parameters / rows at most %.3f, held-out R2 of keys %.3f, of values %.3f (means over units)",
@@ -227,6 +242,6 @@ def report(bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics,
         logger.warning(
             "Bridge: unit (layer %d, head %d) has %d rows for %d coefficients of each output (parameters / rows %.2f, above "
             "warn_above=%.2f): expect it to overfit. Fit on more examples or raise compiler.ridge.",
-            layer, head, int(fitted.rows[unit]), bridge.geometry.source.head_dim + 1, float(ratio[unit]), warn_above,
+            layer, head, int(fitted.rows[unit]), coefficients, float(ratio[unit]), warn_above,
         )  # fmt: skip
     return summary

@@ -118,14 +118,14 @@ class ParameterCounts:
         return self.gradient_optimised + self.bridge
 
 
-def bridge_parameters(geometry: PairGeometry) -> int:
-    """P_B = 2 P (d_S + 1) d_T."""
-    return 2 * geometry.units * (geometry.source.head_dim + 1) * geometry.target.head_dim
+def bridge_parameters(geometry: PairGeometry, reads: int = 1) -> int:
+    """P_B = 2 P (d_S + 1) d_T; with several source vectors for a slot, their widths in place of d_S."""
+    return 2 * geometry.units * (reads * geometry.source.head_dim + 1) * geometry.target.head_dim
 
 
-def parameter_counts(geometry: PairGeometry, cartographer: CartographerShape, residual: ResidualShape) -> ParameterCounts:
+def parameter_counts(geometry: PairGeometry, cartographer: CartographerShape, residual: ResidualShape, reads: int = 1) -> ParameterCounts:
     """Closed forms for given shapes; they equal `count_parameters` of the instantiated modules."""
-    return ParameterCounts(cartographer.parameters(geometry), geometry.units, residual.parameters(), bridge_parameters(geometry))
+    return ParameterCounts(cartographer.parameters(geometry), geometry.units, residual.parameters(), bridge_parameters(geometry, reads))
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -16,7 +16,7 @@ from acct.compiler.bridge import Bridge
 from acct.compiler.fused import compile_slots, fuses
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
-from acct.errors import InputError, InterfaceError, ModelError
+from acct.errors import ConfigError, InputError, InterfaceError, ModelError
 from acct.kernels import choose
 from acct.selection import batch_index, unit_index
 from acct.types import Selection, SourceStates, SparseKV
@@ -67,7 +67,7 @@ class Compiler(nn.Module):
         """
         with torch.autocast(states.keys_pre.device.type, enabled=False):
             residual, rotated = self.residual if use_residual else None, False
-            if not plain and not torch.is_grad_enabled() and choose(self.kernels, self.bridge.key_map):
+            if not plain and not torch.is_grad_enabled() and self.takes_kernels:
                 from acct.kernels import compilation
 
                 keys, values, total = compilation.compile_slots(self.bridge, residual, states, selection, dtype, rotary)
@@ -89,6 +89,22 @@ class Compiler(nn.Module):
         identity = {f"source.{name}": value for name, value in states.identity.items()}
         kv = SparseKV(selection, keys, values, rotated, {"kind": "transferred", "mapper": self.mapper, **identity})
         return kv if rotary is None or rotated else rotate_kv(cast("ModelAdapter", rotary), kv)
+
+    @property
+    def takes_kernels(self) -> bool:
+        """Whether the Triton kernel maps the slots where there are no gradients: it reads one source vector for a slot.
+
+        Raises:
+            ConfigError: it is asked for by name and cannot run.
+        """
+        if len(self.bridge.reads[0]) == 1:
+            return choose(self.kernels, self.bridge.key_map)
+        if self.kernels == "triton":
+            raise ConfigError(
+                "runtime.kernels=triton takes a Bridge that reads one source vector for a slot; compiler.bridge_layers and bridge_heads "
+                f"ask for {len(self.bridge.reads[0])}. Set runtime.kernels to auto or plain."
+            )
+        return False
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
         """The residual's parameters; the Bridge is never trained."""

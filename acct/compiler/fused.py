@@ -43,11 +43,11 @@ def compile_slots(
         keys, values [slot, dim] in the packed order, and the sum of all their numbers before rounding to `dtype`, a scalar: NaN or Inf
         tells of one that is not finite. Places of padding repeat real slots in it.
     """
-    rows = source_rows(selection, states, bridge.geometry)
+    rows = source_rows(selection, states, bridge.geometry, bridge.reads)
     own, slots = bridge.key_map.dtype, len(rows)
     total = rows.new_zeros((), dtype=own)
     space, turned = _Space(rows.device, own), _Space(rows.device, dtype or own)
-    where = rows.index_select(0, groups.index)  # [place]
+    where = rows.index_select(0, groups.index)  # [place, read]
     reads: Tensor | None = None
     if residual is not None:
         z, row = residual.trunk(states, selection)
@@ -68,7 +68,7 @@ def compile_slots(
         if residual is not None and reads is not None:
             inputs = [space.rows("z", z, reads[places]).view(*shape, -1), xi[places].view(*shape, -1)]
         for source, maps, bias, result, angles in kinds:
-            vectors = space.rows("source", source, where[places]).view(*shape, -1)
+            vectors = space.rows("source", source, where[places].view(-1)).view(*shape, -1)
             made = space.take("made", *shape, result.shape[-1])
             torch.baddbmm(of_units(bias, block)[:, None], vectors, of_units(maps[0], block), out=made)
             for x, weights in zip(inputs, maps[1:]):

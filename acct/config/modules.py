@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from acct.config.fields import check_choice, check_range, silent
 from acct.errors import ConfigError
+from acct.geometry import HEAD_MAPS
 
 
 @dataclass
@@ -67,6 +68,8 @@ class CompilerConfig:
     Attributes:
         residual: off leaves the Bridge alone (the ablation row Bridge-only needs no training: it is also read from a full Compiler).
         width, feed_forward_width, depth, latents: w_W, f_W, D, m_W; null follows the preset.
+        bridge_layers, bridge_heads: beyond the paper (spec 11): source layers nearest to pi_L that the Bridge reads for a unit, and their
+            heads: "modulo" (pi_H), "block" (the same relative place) or "all".
         ridge: lambda_B at head width 128; scaled by d_T / 128.
         limit: C_W, most parameters of the residual.
         key_direction, key_scale, value, attention, behaviour: weights of the five terms.
@@ -87,6 +90,8 @@ class CompilerConfig:
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
+    bridge_layers: int = 1
+    bridge_heads: str = "modulo"
     ridge: float = 1e-2
     warn_above: float = silent(0.2, "parameters / rows of the Bridge above which a warning tells of overfitting", "4")
     limit: int = 256_000_000
@@ -102,6 +107,8 @@ class CompilerConfig:
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
+        check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
+        check_choice("compiler.bridge_heads", self.bridge_heads, HEAD_MAPS)
         check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))
         check_choice("compiler.branch_start", self.branch_start, ("random", "zero"))
         check_choice("compiler.embedding_start", self.embedding_start, ("random", "predictive"))

@@ -146,7 +146,7 @@ def compilation_by_layer(session: Session, compiler: Compiler, examples: Example
     task.bridge = compiler.bridge
     if compiler.residual is not None:
         task.residual = compiler.residual
-    statistics = BridgeStatistics(session.pair.geometry, session.device)
+    statistics = BridgeStatistics(session.pair.geometry, session.device, compiler.bridge.reads)
     kinds = {"bridge": False} | ({"compiler": True} if compiler.residual is not None else {})
     divergence = {name: torch.zeros(len(examples), target.layers, dtype=torch.float64) for name in kinds}
     for indices in _batches(session, examples, "compiled states"):

@@ -152,14 +152,14 @@ def compile_slots(
     """K^ and V^ at every slot, as `acct.compiler.fused.compile_slots`.
 
     Args:
-        residual: None for the Bridge alone. dtype: of the result; None for the Bridge's own.
+        bridge: with one source vector for a slot. residual: None for the Bridge alone. dtype: of the result; None for the Bridge's own.
         rotary: of the target, for keys rotated to their positions; None leaves them before RoPE.
         block_slots, block_inner: slots and inner width of a tile, powers of two from 16.
     Returns:
         keys, values [slot, dim] in the packed order, and the sum of all their numbers before rotation and rounding, a float32 scalar: NaN
         or Inf tells of one that is not finite.
     """
-    weight, rows = bridge.key_map, source_rows(selection, states, bridge.geometry)
+    weight, rows = bridge.key_map, source_rows(selection, states, bridge.geometry, bridge.reads).view(-1)
     (units, inner, dim), slots, dtype = weight.shape, len(rows), dtype or weight.dtype
     tiles = Tiles.of(selection, block_slots)
     total = torch.zeros(2, len(tiles.unit), device=rows.device)

@@ -65,16 +65,18 @@ def allocator(geometry: PairGeometry, rule: BudgetRule, tokens: int) -> Work:
     return Work(0.0, geometry.units * tokens * 8 + slots * (8 + 8 + 1))
 
 
-def compiler(geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tokens: int, width: int, union: int | None = None) -> Work:
+def compiler(
+    geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tokens: int, width: int, union: int | None = None, reads: int = 1
+) -> Work:
     """Bridge and residual at the selected slots.
 
     Args:
-        union: positions that any unit keeps; None for all of the context.
+        union: positions that any unit keeps; None for all of the context. reads: source vectors that the Bridge reads for a slot.
     """
     source, dim = geometry.source, geometry.target.head_dim
-    slots = geometry.units * rule.resolve(tokens).mean_capacity
+    slots, features = geometry.units * rule.resolve(tokens).mean_capacity, reads * source.head_dim
     w, inner, latents = shape.width, shape.feed_forward_width, shape.latents
-    bridge = 4.0 * slots * source.head_dim * dim
+    bridge = 4.0 * slots * features * dim
     embedding = 2.0 * tokens * (1 + shape.taps) * source.hidden * w
     encoder = shape.depth * (
         4.0 * tokens * w * w + 4.0 * latents * tokens * w + latents * (12.0 * w * w + 4.0 * latents * w + 6.0 * w * inner)
@@ -82,8 +84,8 @@ def compiler(geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tok
     kept = tokens if union is None else union
     decoder = shape.depth * (4.0 * kept * w * w + 4.0 * kept * latents * w + 6.0 * kept * w * inner + 4.0 * latents * w * w)
     readout = 4.0 * slots * (w + CONDITIONS) * dim
-    weights = 4 * (shape.parameters() + 2 * geometry.units * (source.head_dim + 1) * dim)
-    read = width * (2 * slots * source.head_dim + tokens * (1 + shape.taps) * source.hidden)
+    weights = 4 * (shape.parameters() + 2 * geometry.units * (features + 1) * dim)
+    read = width * (2 * slots * features + tokens * (1 + shape.taps) * source.hidden)
     return Work(bridge + embedding + encoder + decoder + readout, read + weights + 2 * slots * dim * width)
 
 

@@ -49,7 +49,7 @@ from acct.models.adapter import ModelAdapter
 from acct.models.pair import DTYPES, checked_device
 from acct.models.published import configuration
 from acct.source import read_source
-from acct.training.modules import cartographer_shape, residual_shape
+from acct.training.modules import bridge_reads, cartographer_shape, residual_shape
 from acct.types import SourceStates
 
 logger = logging.getLogger(__name__)
@@ -296,7 +296,9 @@ class Suite:
         sample.work |= {
             "cartographer": counting.cartographer(geometry, shape, tokens, self.options.query_tokens, width),
             "allocator": counting.allocator(geometry, rule, tokens),
-            "compiler": counting.compiler(geometry, residual_shape(config, geometry), rule, tokens, width),
+            "compiler": counting.compiler(
+                geometry, residual_shape(config, geometry), rule, tokens, width, reads=len(bridge_reads(config, geometry)[0])
+            ),
             "packing": counting.movement(geometry, rule, tokens, width, rotated=False),
         }
         rotation = counting.movement(geometry, rule, tokens, width, rotated=True)

@@ -17,7 +17,6 @@ from transformers import DynamicCache
 from acct.cache import MountedCache, build_cache, extend
 from acct.compiler.compiler import rotate_kv
 from acct.geometry import ModelGeometry, PairGeometry
-from acct.kernels import choose as choose_kernels
 from acct.latency.weights import fill_normal, restore_rotary
 from acct.methods.ridge_map import RidgeMap
 from acct.models import compat
@@ -91,8 +90,7 @@ class Conversion:
     def rotates(self) -> bool:
         """Whether the Compiler's stage rotates as it writes: the Triton kernel does. The CPU's pass can (`transfer` has it do so) but is
         timed without, so that the rotation has a column of its own as in the paper."""
-        compiler = self.interface.compiler
-        return choose_kernels(compiler.kernels, compiler.bridge.key_map)
+        return self.interface.compiler.takes_kernels
 
     def compiler(self, states: SourceStates, selection: Selection) -> SparseKV:
         """Keys and values in the target's type, on the interface's device; keys before RoPE unless it `rotates`."""
@@ -117,16 +115,15 @@ class Conversion:
 def random_interface(config: Config, geometry: PairGeometry, seed: int) -> Interface:
     """Modules of the configured shapes with random weights, nothing left at zero, units of unequal counts."""
     from acct.allocator.allocator import Allocator
-    from acct.compiler.bridge import Bridge
     from acct.compiler.compiler import Compiler
-    from acct.training.modules import make_interface, new_cartographer, new_residual, uses_allocator, uses_cartographer
+    from acct.training.modules import make_interface, new_bridge, new_cartographer, new_residual, uses_allocator, uses_cartographer
 
     generator = torch.Generator().manual_seed(seed)
     cartographer = new_cartographer(config, geometry) if uses_cartographer(config) else None
     allocator = Allocator(geometry.units) if uses_allocator(config) else None
     if allocator is not None:
         fill_normal(allocator.preferences, generator, config.latency.spread)
-    bridge, residual = Bridge(geometry), new_residual(config, geometry) if config.compiler.residual else None
+    bridge, residual = new_bridge(config, geometry), new_residual(config, geometry) if config.compiler.residual else None
     for parameter in bridge.parameters():
         fill_normal(parameter, generator, geometry.source.head_dim**-0.5)
     if residual is not None:

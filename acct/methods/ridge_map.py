@@ -38,12 +38,6 @@ def parse_ridge(name: str) -> tuple[int, str] | None:
     return None if found is None else (int(found[1]), "all" if found[2] else "local")
 
 
-def nearest_layers(middle: int, count: int, layers: int) -> tuple[int, ...]:
-    """`count` consecutive layers around `middle`, moved inside [0, layers) at the ends."""
-    first = min(max(middle - (count - 1) // 2, 0), layers - count)
-    return tuple(range(first, first + count))
-
-
 class RidgeMap(nn.Module):
     """Maps [group, features, outputs] of keys and of values, float32 unless moved; a group is a unit ("local") or a target layer ("all").
 
@@ -59,17 +53,11 @@ class RidgeMap(nn.Module):
     def __init__(self, geometry: PairGeometry, source_layers: int = 1, heads: str = "local") -> None:
         super().__init__()
         source, target = geometry.source, geometry.target
-        if not 1 <= source_layers <= source.layers:
-            raise ConfigError(f"a ridge map reads 1 to {source.layers} source layers, got {source_layers}.")
         if heads not in HEADS:
             raise ConfigError(f"heads of a ridge map must be one of {', '.join(HEADS)}, got {heads!r}.")
         self.geometry, self.source_layers, self.heads = geometry, source_layers, heads
-        chosen = [nearest_layers(middle, source_layers, source.layers) for middle in geometry.source_layers()]
-        if heads == "local":
-            read = [[layer * source.kv_heads + head for layer in layers] for layers, head in zip(chosen, geometry.source_heads())]
-        else:
-            every = range(source.kv_heads)
-            read = [[layer * source.kv_heads + head for layer in layers for head in every] for layers in chosen[:: target.kv_heads]]
+        every = heads == "all"
+        read = geometry.source_reads(source_layers, "all" if every else "modulo")[:: target.kv_heads if every else 1]
         rows, targets = torch.tensor(read), torch.arange(geometry.units).view(len(read), -1)
         shape = (len(read), rows.shape[1] * source.head_dim, targets.shape[1] * target.head_dim)
         self.key_map, self.value_map = (nn.Parameter(torch.zeros(shape), requires_grad=False) for _ in range(2))

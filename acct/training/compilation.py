@@ -38,6 +38,7 @@ from acct.losses.compilation import (
 from acct.progress import Progress
 from acct.selection import gather_native, gather_source
 from acct.training.loop import Terms
+from acct.training.modules import bridge_reads
 from acct.training.parallel import Parallel
 from acct.training.selections import FrozenSelections, batches_of
 from acct.training.session import Examples, Session
@@ -52,7 +53,8 @@ class FrozenBatch:
 
     Attributes:
         selection, groups: frozen. states: hidden states and taps only (keys and values are cut off).
-        source_keys, source_values: [slot, source dim] of pi_L, pi_H, what the Bridge maps. native_keys, native_values: [slot, dim].
+        bridge: whose output the next two are; None while they are what a Bridge maps.
+        source_keys, source_values: [slot, features], or K^B and V^B [slot, dim]. native_keys, native_values: [slot, dim].
         totals: int64 [batch], N + Q.
         teacher_attention: for L_attn, None when its weight is 0. teacher_logits: [batch, row, vocabulary] at the last query positions
         with the native states mounted, None when the behaviour weight is 0. query_ids [batch, query], query_lengths [batch].
@@ -70,6 +72,7 @@ class FrozenBatch:
     teacher_logits: Tensor | None
     query_ids: Tensor
     query_lengths: Tensor
+    bridge: Bridge | None = None
 
     def bytes(self) -> int:
         """Memory of its tensors."""
@@ -89,7 +92,7 @@ class CompilationTask:
         bridge, residual: set before the first loss; the residual is trained in place.
     """
 
-    bridge: Bridge
+    bridge: Bridge | None = None
     residual: Residual
 
     def __init__(self, session: Session, examples: Examples, selections: FrozenSelections, cache_bytes: float = 0):
@@ -100,6 +103,7 @@ class CompilationTask:
         self._cache: dict[tuple[int, ...], FrozenBatch] = {}
         self._room = cache_bytes
         self._embedding: EmbeddingStatistics | None = None
+        self.reads = bridge_reads(session.config, session.pair.geometry)
 
     def statistics(self, batches: Sequence[list[int]], label: str, embedding: EmbeddingStatistics | None = None) -> BridgeStatistics:
         """Sufficient statistics of the Bridge over these batches, float64; what is read on the way is kept while there is room.
@@ -109,7 +113,7 @@ class CompilationTask:
         Each process reads its shares; the parts are merged in the order of the processes.
         """
         parallel, seconds = self.session.parallel, self.session.config.runtime.progress_seconds
-        found = BridgeStatistics(self.session.pair.geometry, self.session.device)
+        found = BridgeStatistics(self.session.pair.geometry, self.session.device, self.reads)
         self._embedding = embedding
         with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
             for indices in batches:
@@ -124,13 +128,23 @@ class CompilationTask:
     def frozen(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
         """The batch's constants, from memory or computed; computed ones are added to `statistics`."""
         key = tuple(indices)
-        if key not in self._cache:
-            found = self.freeze(indices, statistics)
-            if found.bytes() > self._room:
-                return found
+        kept = self._cache.pop(key, None)
+        if kept is not None:
+            self._room += kept.bytes()
+        found = self.bridged(self.freeze(indices, statistics) if kept is None else kept)
+        if found.bytes() <= self._room:
             self._room -= found.bytes()
             self._cache[key] = found
-        return self._cache[key]
+        return found
+
+    @torch.no_grad()
+    def bridged(self, frozen: FrozenBatch) -> FrozenBatch:
+        """The batch with K^B and V^B in place of what the Bridge reads, once there is a Bridge."""
+        if self.bridge is None or frozen.bridge is self.bridge:
+            return frozen
+        assert frozen.bridge is None, "another Bridge has mapped this batch"
+        keys, values = self.bridge.mapped(frozen.source_keys, frozen.source_values, frozen.groups)
+        return replace(frozen, source_keys=keys, source_values=values, bridge=self.bridge)
 
     @torch.no_grad()
     def _read(self, indices: list[int], statistics: BridgeStatistics | None) -> tuple[TokenBatch, Selection, SourceStates, NativeStates]:
@@ -150,7 +164,7 @@ class CompilationTask:
         """The batch's constants, computed."""
         pair = self.session.pair
         batch, selection, states, native = self._read(indices, statistics)
-        source_keys, source_values = gather_source(selection, states, pair.geometry)
+        source_keys, source_values = gather_source(selection, states, pair.geometry, self.reads)
         native_keys, native_values = gather_native(selection, native)
         totals = native.context_lengths + native.query_lengths
         teacher = None
@@ -191,13 +205,11 @@ class CompilationTask:
 
     def compiled(self, frozen: FrozenBatch, with_residual: bool = True) -> tuple[Tensor, Tensor]:
         """Compiled pre-RoPE keys and values [slot, dim], as `acct.compiler.compiler.Compiler` gives them."""
-        bridge, groups = self.bridge, frozen.groups
-        with torch.no_grad():
-            keys = groups.linear([(frozen.source_keys.to(bridge.key_map.dtype), None, bridge.key_map)], bridge.key_bias)
-            values = groups.linear([(frozen.source_values.to(bridge.value_map.dtype), None, bridge.value_map)], bridge.value_bias)
+        frozen = self.bridged(frozen)
+        keys, values = frozen.source_keys, frozen.source_values
         if not with_residual:
             return keys, values
-        key_correction, value_correction = self.residual(frozen.states, frozen.selection, groups)
+        key_correction, value_correction = self.residual(frozen.states, frozen.selection, frozen.groups)
         return keys + key_correction, values + value_correction
 
     def __call__(self, indices: list[int], step: int) -> tuple[Tensor, Terms]:
@@ -233,9 +245,9 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
         return own
     names = [name for name, value in vars(own).items() if isinstance(value, Tensor)]
     every = {name: parallel.gather(getattr(own, name)) for name in names}
-    total = BridgeStatistics(own.geometry, own.rows.device)
+    total = BridgeStatistics(own.geometry, own.rows.device, own.reads)
     for rank in range(parallel.world):
-        part = BridgeStatistics(own.geometry, own.rows.device)
+        part = BridgeStatistics(own.geometry, own.rows.device, own.reads)
         for name in names:
             setattr(part, name, every[name][rank])
         total.merge(part)

@@ -13,7 +13,7 @@ from acct.allocator.allocator import Allocator
 from acct.allocator.budget import BudgetRule
 from acct.cartographer import Cartographer, CartographerShape
 from acct.compiler.bridge import Bridge
-from acct.compiler.capacity import CapacityPreset, check_limits, parameter_counts, preset
+from acct.compiler.capacity import CapacityPreset, ParameterCounts, check_limits, parameter_counts, preset
 from acct.compiler.compiler import Compiler
 from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.residual import Residual, ResidualShape
@@ -57,13 +57,23 @@ def residual_shape(config: Config, geometry: PairGeometry) -> ResidualShape:
     return capacity(config, geometry).residual(geometry, **{name: getattr(config.compiler, name) for name in fields})
 
 
+def configured_counts(config: Config, geometry: PairGeometry) -> ParameterCounts:
+    """Closed forms of every module's parameters.
+
+    Raises:
+        ConfigError: see `bridge_reads`.
+    """
+    reads = len(bridge_reads(config, geometry)[0])
+    return parameter_counts(geometry, cartographer_shape(config, geometry), residual_shape(config, geometry), reads)
+
+
 def capacity_record(config: Config, geometry: PairGeometry) -> dict[str, Any]:
     """Exact counts, overrides and the outcome of the limits, for cards and provenance.
 
     Raises:
-        ConfigError: a count exceeds its limit.
+        ConfigError: a count exceeds its limit, or the Bridge reads more than there is.
     """
-    counts = parameter_counts(geometry, cartographer_shape(config, geometry), residual_shape(config, geometry))
+    counts = configured_counts(config, geometry)
     return check_limits(capacity(config, geometry), counts, config.cartographer.limit, config.compiler.limit).record()
 
 
@@ -104,6 +114,20 @@ def new_residual(config: Config, geometry: PairGeometry) -> Residual:
         return Residual(residual_shape(config, geometry))
 
 
+def bridge_reads(config: Config, geometry: PairGeometry) -> tuple[tuple[int, ...], ...]:
+    """The source vectors that the Bridge reads for every unit.
+
+    Raises:
+        ConfigError: compiler.bridge_layers exceeds the source's layers.
+    """
+    return geometry.source_reads(config.compiler.bridge_layers, config.compiler.bridge_heads)
+
+
+def new_bridge(config: Config, geometry: PairGeometry) -> Bridge:
+    """A Bridge of the configured shape, zero."""
+    return Bridge(geometry, bridge_reads(config, geometry))
+
+
 def uses_cartographer(config: Config) -> bool:
     """Whether tokens are ranked by a learned score: not at retention 1, not with random orders."""
     return config.budget.retention < 1 and config.cartographer.ranking == "learned"
@@ -123,7 +147,7 @@ def make_interface(
         ConfigError: runtime.kernels names kernels that are not installed.
     """
     check_installed(config.runtime.kernels)
-    compiler = compiler or Compiler(Bridge(geometry), None)
+    compiler = compiler or Compiler(new_bridge(config, geometry), None)
     compiler.kernels = config.runtime.kernels
     return Interface(
         compiler=compiler,
@@ -151,7 +175,7 @@ def load_allocator(geometry: PairGeometry, artifact: Artifact, device: torch.dev
 
 def load_compiler(config: Config, geometry: PairGeometry, artifact: Artifact, device: torch.device) -> Compiler:
     """Bridge and residual, frozen."""
-    module = Compiler(Bridge(geometry), new_residual(config, geometry) if config.compiler.residual else None)
+    module = Compiler(new_bridge(config, geometry), new_residual(config, geometry) if config.compiler.residual else None)
     load_weights(module, artifact.tensors, Path(artifact.kind))
     module.mapper = f"acct-compiler-{artifact.digest[:16]}"
     return module.to(device).eval().requires_grad_(False)

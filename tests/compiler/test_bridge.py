@@ -56,6 +56,62 @@ def test_maps_equal_augmented_least_squares_with_an_unpenalised_bias(ridge: floa
             assert ridge < 1 or np.abs(penalised[0] - expected[0]).max() > 1e-3  # lambda scales with d_T / 128
 
 
+WIDE = PairGeometry(
+    source=ModelGeometry("llama", layers=5, kv_heads=3, query_heads=6, head_dim=6, hidden=20, vocabulary=11),
+    target=ModelGeometry("llama", layers=3, kv_heads=2, query_heads=4, head_dim=10, hidden=28, vocabulary=11),
+)
+"""pi_L = 0, 2, 4."""
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "expected"),
+    [
+        (1, "modulo", {0: [(0, 0)], 3: [(2, 1)], 5: [(4, 1)]}),
+        (1, "block", {0: [(0, 0)], 3: [(2, 1)], 4: [(4, 0)]}),
+        (3, "modulo", {1: [(0, 1), (1, 1), (2, 1)], 2: [(1, 0), (2, 0), (3, 0)], 5: [(2, 1), (3, 1), (4, 1)]}),
+        (2, "all", {0: [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)], 4: [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]}),
+    ],
+)
+def test_a_bridge_that_reads_more_is_least_squares_on_all_that_it_reads(
+    layers: int, heads: str, expected: dict[int, list[tuple[int, int]]]
+) -> None:
+    reads = WIDE.source_reads(layers, heads)
+    assert {unit: [divmod(vector, 3) for vector in reads[unit]] for unit in expected} == expected
+    batches = [draw(seed, (23, 9, 31), (1, 1, 1), pair=WIDE) for seed in range(4)]
+    statistics = BridgeStatistics(WIDE, reads=reads)
+    for batch in batches:
+        statistics.add(batch.states, batch.selection, batch.native)
+    bridge = statistics.solve(1e-2, torch.float64)
+    assert bridge.reads == reads and bridge.key_map.shape == (6, len(reads[0]) * 6, 10)
+    parts = [(b.states, b.selection, b.native) for b in batches]
+    mapped = bridge(batches[0].states, batches[0].selection)
+    owner = unit_index(batches[0].selection)
+    for unit, vectors in expected.items():
+        for kind, maps, bias, made in zip(
+            ("keys", "values"), (bridge.key_map, bridge.value_map), (bridge.key_bias, bridge.value_bias), mapped
+        ):
+            fitted = reference.fit(*reference.observations(parts, WIDE, unit, kind, vectors), 1e-2 * 10 / 128)
+            np.testing.assert_allclose(maps[unit].numpy(), fitted[0], atol=1e-9)
+            np.testing.assert_allclose(bias[unit].numpy(), fitted[1], atol=1e-9)
+            x, _ = reference.observations(parts[:1], WIDE, unit, kind, vectors)
+            np.testing.assert_allclose(made[owner == unit].numpy(), x @ fitted[0] + fitted[1], atol=1e-9)
+
+
+def test_block_heads_keep_relative_places() -> None:
+    pair = PairGeometry(
+        source=ModelGeometry("llama", layers=1, kv_heads=2, query_heads=2, head_dim=6, hidden=20, vocabulary=11),
+        target=ModelGeometry("llama", layers=1, kv_heads=4, query_heads=4, head_dim=10, hidden=28, vocabulary=11),
+    )
+    assert pair.source_reads(1, "block") == ((0,), (0,), (1,), (1,)) and pair.source_reads() == ((0,), (1,), (0,), (1,))
+
+
+def test_reads_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="reads 1 to 5 source layers, got 6"):
+        WIDE.source_reads(6)
+    with pytest.raises(ConfigError, match="head map must be one of modulo, block, all, got 'learned'"):
+        WIDE.source_reads(1, "learned")
+
+
 def test_batch_by_batch_equals_all_at_once_at_a_large_offset() -> None:
     """Raw moments cancel at an offset of 1e4 (cases.md, row 9): centred ones agree with one shot in float64 to 1e-8."""
     batches = [shifted(draw(seed, (40, 25), (1, 1), dtype=torch.float64), 1e4) for seed in range(6)]

@@ -13,6 +13,7 @@ from acct.compiler.bridge import Bridge
 from acct.compiler.compiler import Compiler, rotate_kv
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
+from acct.errors import ConfigError
 from acct.models.registry import adapter_for
 from acct.models.rotary import Rotary
 from acct.selection import batch_index, flat_rows, gather_source, slots_by_unit, unit_index
@@ -22,12 +23,14 @@ from tests.tiny import tiny_model
 SHAPE = {"width": 64, "feed_forward_width": 96, "depth": 2, "latents": 5}
 
 
-def compiler(seed: int = 0, residual: bool = True) -> Compiler:
+def compiler(seed: int = 0, residual: bool = True, layers: int = 1, heads: str = "modulo") -> Compiler:
     from acct.compiler.residual import ResidualShape
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = Compiler(Bridge(PAIR), Residual(ResidualShape(20, PAIR.units, 10, **SHAPE)) if residual else None).requires_grad_(False)
+        made = Compiler(
+            Bridge(PAIR, PAIR.source_reads(layers, heads)), Residual(ResidualShape(20, PAIR.units, 10, **SHAPE)) if residual else None
+        ).requires_grad_(False)
         for parameter in made.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.3)
     return made
@@ -35,9 +38,10 @@ def compiler(seed: int = 0, residual: bool = True) -> Compiler:
 
 @pytest.mark.parametrize("contexts", [(11, 2, 17), (40,), (1,), (3, 1)])
 @pytest.mark.parametrize("residual", [True, False])
-def test_one_pass_over_blocks_equals_the_plain_path(contexts: tuple[int, ...], residual: bool) -> None:
+@pytest.mark.parametrize(("layers", "heads"), [(1, "modulo"), (2, "all")])
+def test_one_pass_over_blocks_equals_the_plain_path(contexts: tuple[int, ...], residual: bool, layers: int, heads: str) -> None:
     batch = draw(5, contexts, [2] * len(contexts), tail=2, empty=(1, 4), extra=3)
-    made = compiler(residual=residual)
+    made = compiler(residual=residual, layers=layers, heads=heads)
     with torch.no_grad():
         fast, plain = made(batch.states, batch.selection), made(batch.states, batch.selection, plain=True)
         torch.testing.assert_close(fast.keys, plain.keys, rtol=1e-6, atol=1e-6)
@@ -48,6 +52,15 @@ def test_one_pass_over_blocks_equals_the_plain_path(contexts: tuple[int, ...], r
     assert (fast.keys.untyped_storage().nbytes(), fast.values.untyped_storage().nbytes()) == (exact, exact), "padding is stored nowhere"
     with torch.enable_grad():
         assert torch.equal(made(batch.states, batch.selection).keys, plain.keys), "with gradients the plain path runs"
+
+
+def test_kernels_are_not_for_a_bridge_that_reads_several_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = compiler(layers=2), compiler()
+    monkeypatch.setattr("acct.compiler.compiler.choose", lambda *_: True)
+    assert narrow.takes_kernels and not wide.takes_kernels
+    wide.kernels = "triton"
+    with pytest.raises(ConfigError, match=r"one source vector for a slot; compiler\.bridge_layers and bridge_heads ask for 2"):
+        wide.takes_kernels  # noqa: B018
 
 
 def test_the_first_number_that_is_not_finite_is_still_found() -> None:

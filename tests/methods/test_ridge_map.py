@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from acct.errors import ConfigError, SelectionError
+from acct.geometry import nearest_layers
 from acct.methods import ridge_map
-from acct.methods.ridge_map import RidgeMap, nearest_layers, parse_ridge, ridge_name
+from acct.methods.ridge_map import RidgeMap, parse_ridge, ridge_name
 from tests.compiler.states import PAIR, draw
 
 

@@ -13,18 +13,24 @@ from acct.types import NativeStates, Selection, SourceStates
 Triple = tuple[SourceStates, Selection, NativeStates]
 
 
-def observations(parts: Sequence[Triple], geometry: PairGeometry, unit: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """X [row, source dim] and Y [row, dim] of one unit over all batches, one slot after the other; kind is "keys" or "values"."""
-    layer, head = geometry.source_layers()[unit], geometry.source_heads()[unit]
+def observations(
+    parts: Sequence[Triple], geometry: PairGeometry, unit: int, kind: str, reads: Sequence[tuple[int, int]] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """X [row, features] and Y [row, dim] of one unit over all batches, one slot after the other; kind is "keys" or "values".
+
+    Args:
+        reads: (layer, head) of the source vectors side by side in X; None: (pi_L, pi_H).
+    """
+    reads = [(geometry.source_layers()[unit], geometry.source_heads()[unit])] if reads is None else reads
     x, y = [], []
     for states, selection, native in parts:
         source = states.keys_pre if kind == "keys" else states.values
         target = native.context_keys_pre if kind == "keys" else native.context_values
         for b, p, i in zip(batch_index(selection).tolist(), unit_index(selection).tolist(), selection.positions.tolist()):
             if p == unit:
-                x.append(source[b, layer, head, i].double().numpy())
+                x.append(np.concatenate([source[b, layer, head, i].double().numpy() for layer, head in reads]))
                 y.append(target[b, unit, i].double().numpy())
-    return np.array(x).reshape(-1, geometry.source.head_dim), np.array(y).reshape(-1, geometry.target.head_dim)
+    return np.array(x).reshape(-1, len(reads) * geometry.source.head_dim), np.array(y).reshape(-1, geometry.target.head_dim)
 
 
 def fit(x: np.ndarray, y: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:

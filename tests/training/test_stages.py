@@ -15,10 +15,13 @@ import torch
 import yaml
 
 from acct.config.root import Config
-from acct.errors import ArtifactError
+from acct.errors import ArtifactError, ConfigError
 from acct.training.artifacts import KINDS, load_artifact
+from acct.training.compilation import CompilationTask
 from acct.training.files import CARD
-from acct.training.run import train
+from acct.training.modules import load_compiler
+from acct.training.run import frozen_part, train
+from acct.training.session import open_session
 from tests.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,6 +184,24 @@ def test_a_bridge_alone_can_be_asked_for(finished, tmp_path):
     assert not any(name.startswith("residual") for name in found["compiler"].tensors)
     other = weights(run_of(finished), "compiler")
     assert all(torch.equal(value, other[name]) for name, value in found["compiler"].tensors.items())
+
+
+def test_a_bridge_may_read_all_heads_of_several_layers(finished, tmp_path):
+    """What is kept of a batch, and what the finished Compiler maps, are the same figures."""
+    wide = copy_of(finished, tmp_path, "compiler.bridge_layers=2", "compiler.bridge_heads=all", "training.cache_gigabytes=1")
+    train(wide)
+    found, narrow = weights(run_of(wide), "compiler"), weights(run_of(finished), "compiler")
+    assert found["bridge.key_map"].shape[1] == 4 * narrow["bridge.key_map"].shape[1]
+    card = load_artifact(run_of(wide), "compiler").card
+    with open_session(wide, record=False) as session:
+        compiler = load_compiler(wide, session.pair.geometry, load_artifact(run_of(wide), "compiler"), session.device)
+        held = CompilationTask(session, session.held_out, frozen_part(load_artifact(run_of(wide), "selections"), "held_out", session))
+        held.bridge, held.residual = compiler.bridge, compiler.residual
+        for name, term in held.measure(2, True).items():
+            assert card["held_out"][f"compiler_{name}"] == pytest.approx(term, rel=1e-4)
+        assert card["bridge"]["parameters_per_row"] > 0
+    with pytest.raises(ConfigError, match="reads 1 to 2 source layers, got 3"):
+        train(copy_of(finished, tmp_path / "more", "compiler.bridge_layers=3"))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
