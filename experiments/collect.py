@@ -1,6 +1,6 @@
 """Copy what `make reproduce-all` wrote into the folders beside this file: python experiments/collect.py [results/micro]
 
-    table1, table2, table3, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
+    table1, table2, table3, seeds, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
     claims                           also the ledger as JSON, from which the README of the repository shows an excerpt
     figures                          every chart as PNG, and a README that shows them
     training                         examples a second of every stage, the Compiler's step in target forwards, seconds and memory
@@ -160,7 +160,7 @@ def copy_runs(results: Path, folder: Path) -> list[str]:
 def main(arguments: list[str]) -> int:
     results = Path(arguments[0]) if arguments else FOLDER.parent / "results/micro"
     steps: list[Callable[[], list[str]]] = [
-        *(lambda name=name: copy_outcome(results / "tables" / name, FOLDER / name) for name in ("table1", "table2", "table3")),
+        *(lambda name=name: copy_outcome(results / "tables" / name, FOLDER / name) for name in ("table1", "table2", "table3", "seeds")),
         lambda: copy_outcome(results / "claims", FOLDER / "claims"),
         lambda: copy_ledger(results / "claims.json", FOLDER),
         lambda: copy_figures(results / "figures", FOLDER / "figures"),
