@@ -24,9 +24,14 @@ from acct.types import NativeStates, SourceStates
 
 
 class EmbeddingStatistics:
-    """Sums over context positions of source states x [a] and target states y [b]."""
+    """Sums over context positions of source states x [a] and target states y [b].
 
-    def __init__(self, inputs: int, outputs: int, device: torch.device | str = "cpu") -> None:
+    Args:
+        stride: every how many positions one is read.
+    """
+
+    def __init__(self, inputs: int, outputs: int, device: torch.device | str = "cpu", stride: int = 1) -> None:
+        self.stride = stride
         options = {"dtype": torch.float64, "device": device}
         self.rows = torch.zeros((), **options)
         self.x, self.y, self.yy = torch.zeros(inputs, **options), torch.zeros(outputs, **options), torch.zeros(outputs, **options)
@@ -34,11 +39,12 @@ class EmbeddingStatistics:
 
     @torch.no_grad()
     def add(self, states: SourceStates, native: NativeStates) -> None:
-        """Add every context position of a batch; padding is left out."""
-        place = torch.arange(states.context_hidden.shape[1], device=states.context_hidden.device)
-        valid = place < states.context_lengths[:, None]  # [batch, context]
-        x = torch.cat([states.context_hidden, *states.taps.unbind(1)], dim=-1)[valid].float()
-        y = torch.cat([native.context_keys_pre, native.context_values], dim=-1).transpose(1, 2).flatten(2)[valid].float()
+        """Add the context positions of a batch; padding is left out."""
+        place = torch.arange(0, states.context_hidden.shape[1], self.stride, device=states.context_hidden.device)
+        valid = place < states.context_lengths[:, None]  # [batch, position]
+        x = torch.cat([states.context_hidden[:, place], *states.taps[:, :, place].unbind(1)], dim=-1)[valid].float()
+        y = torch.cat([native.context_keys_pre[:, :, place], native.context_values[:, :, place]], dim=-1)
+        y = y.transpose(1, 2).flatten(2)[valid].float()
         self.rows += len(x)
         self.x += x.sum(0, dtype=torch.float64)
         self.y += y.sum(0, dtype=torch.float64)
@@ -48,8 +54,12 @@ class EmbeddingStatistics:
 
     def merge(self, other: EmbeddingStatistics) -> None:
         """Add what another process has seen."""
-        for name, value in vars(other).items():
+        for name, value in other.sums().items():
             setattr(self, name, getattr(self, name) + value.to(self.x.device))
+
+    def sums(self) -> dict[str, Tensor]:
+        """What is summed, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def solve(self, width: int, floor: float = 1e-6, anchor: float = 0.0) -> tuple[Tensor, Tensor]:
         """W_E [width, a] and its bias [width], float32.
@@ -65,7 +75,8 @@ class EmbeddingStatistics:
         cross = cross / spread.clamp_min(spread.mean() * floor)
         variances, directions = torch.linalg.eigh(covariance)
         whiten = directions.mT / variances.clamp_min(variances.mean() * floor).sqrt()[:, None]
-        order = torch.linalg.svd(whiten @ cross, full_matrices=True)[0]  # [a, a]
+        gain = whiten @ cross
+        order = torch.linalg.svd(gain, full_matrices=len(gain) > gain.shape[1])[0]  # [a, a]
         weight = order[:, :width].mT @ whiten
         bias = -weight @ mean_x
         if anchor > 0:

@@ -86,6 +86,7 @@ class CompilerConfig:
     input_bias: bool = silent(False, "no biases but zeta_p", "4")
     embedding_start: str = silent("random", "start of W_E; predictive: reduced-rank regression, for small pairs", "4")
     embedding_anchor: float = silent(0.0, "size of a constant coordinate in the predictive start, 0: none", "4")
+    embedding_stride: int = silent(1, "the predictive start reads every n-th context position", "4")
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
@@ -107,6 +108,7 @@ class CompilerConfig:
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
+        check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
         check_choice("compiler.bridge_heads", self.bridge_heads, HEAD_MAPS)
         check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))

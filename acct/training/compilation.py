@@ -257,7 +257,7 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
 def share_embedding(own: EmbeddingStatistics, parallel: Parallel) -> None:
     """Make the statistics those of all processes, the same in each."""
     if parallel.world > 1:
-        for name, value in list(vars(own).items()):
+        for name, value in own.sums().items():
             setattr(own, name, sum(parallel.gather(value)))
 
 

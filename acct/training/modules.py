@@ -95,7 +95,9 @@ def new_embedding_statistics(config: Config, geometry: PairGeometry, device: tor
     if config.compiler.embedding_start == "random" or not config.compiler.residual:
         return None
     shape = residual_shape(config, geometry)
-    return EmbeddingStatistics((1 + shape.taps) * shape.source_hidden, 2 * shape.units * shape.head_dim, device)
+    return EmbeddingStatistics(
+        (1 + shape.taps) * shape.source_hidden, 2 * shape.units * shape.head_dim, device, config.compiler.embedding_stride
+    )
 
 
 @torch.no_grad()

@@ -73,8 +73,25 @@ def test_parts_merge_to_the_whole():
         whole.add(states, native)
         parts[number % 2].add(states, native)
     parts[0].merge(parts[1])
-    for name, value in vars(whole).items():
+    for name, value in whole.sums().items():
         torch.testing.assert_close(getattr(parts[0], name), value)
+
+
+def test_a_stride_reads_every_nth_position():
+    mixing = torch.randn(16, 4, generator=torch.Generator().manual_seed(3))
+    strided, expected = EmbeddingStatistics(16, 4, stride=7), EmbeddingStatistics(16, 4)
+    for *_, states, native in batches(mixing, 3, 4):
+        strided.add(states, native)
+        lengths = (states.context_lengths + 6) // 7
+        hidden, taps = states.context_hidden[:, ::7], states.taps[:, :, ::7]
+        keys, values = native.context_keys_pre[:, :, ::7], native.context_values[:, :, ::7]
+        expected.add(
+            replace(states, context_hidden=hidden, taps=taps, context_lengths=lengths),
+            replace(native, context_keys_pre=keys, context_values=values, context_lengths=lengths),
+        )
+    assert strided.rows == expected.rows == 3 * (5 + 3)
+    for name, value in expected.sums().items():
+        torch.testing.assert_close(strided.sums()[name], value)
 
 
 def test_a_zero_start_makes_every_block_the_identity_and_lets_it_learn():
