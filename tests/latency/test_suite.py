@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,10 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], di
 def test_every_stage_at_every_length_with_raw_repetitions_and_provenance(timed: tuple[Path, list[str], dict[str, Any]]) -> None:
     _, lines, found = timed
     assert [record["context_tokens"] for record in found["records"]] == [40, 64] and found["skipped"] == []
-    assert all(Path(line.removeprefix("wrote ")).is_file() for line in lines)
+    written = [line for line in lines if line.startswith("wrote ")]
+    assert written and all(Path(line.removeprefix("wrote ")).is_file() for line in written)
+    others = [line for line in lines if line not in written]  # without matplotlib the tables are written all the same
+    assert len(others) == (0 if find_spec("matplotlib") else 1) and all(line.startswith("figure2 is not drawn") for line in others)
     record = found["records"][0]
     assert set(record["stages"]) == {*STAGES, "ridge_1", "ridge_2", "ridge_1_all"} - {"ridge"}, (
         "a source of 2 layers has a map from 2, not from 8"
