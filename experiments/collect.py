@@ -28,7 +28,9 @@ from acct.training.files import hash_json
 
 BEGIN, END = "<!-- outcome:begin -->\n", "<!-- outcome:end -->"
 FOLDER = Path(__file__).resolve().parent
-LATENCY_TABLES = ("table11", "table12", "table13", "table14", "table15", "latency_comparison", "latency_growth", "latency_roofline")
+LATENCY_TABLES = (
+    "latency_aims", "table11", "table12", "table13", "table14", "table15", "latency_comparison", "latency_growth", "latency_roofline",
+)  # fmt: skip
 TRAINING_HEADS = (
     "Cartographer (examples/s)", "Allocator (examples/s)", "Compiler (examples/s)", "Compiler step (target forwards)",
     "the same, frozen parts kept", "seconds in all", "peak memory (GiB)",

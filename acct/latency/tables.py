@@ -1,4 +1,4 @@
-"""Tables 11 to 15 in the paper's layout, and beyond it the roofline, memory, linear maps and growth: pure functions of documents."""
+"""Tables 11 to 15 in the paper's layout, and beyond it the roofline, memory, linear maps, growth and aims: pure functions of documents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acct.config.latency import STAGES
+from acct.latency.aims import aims
 from acct.reporting.names import direction_label
 from acct.reporting.render import rendered
 from acct.reporting.tables import DASH, Block, Table, Text
@@ -192,7 +193,8 @@ def latency_tables(documents: Sequence[Document]) -> list[Table]:
     """Every table that the documents have something for."""
     made = [table11(documents)] if documents else []
     made += [table for name, family, label in FAMILIES if (table := family_table(name, family, label, documents)) is not None]
-    return made + [table for build in (table15, roofline, comparison, growth) if (table := build(documents)) is not None]
+    made += [table for build in (table15, roofline, comparison, growth) if (table := build(documents)) is not None]
+    return made + ([] if (found := aims(documents, provenance(documents))) is None else [found])
 
 
 def write_tables(documents: Sequence[Document], folder: Path) -> list[Path]:

@@ -84,7 +84,7 @@ def test_the_ledger_reads_what_the_suite_writes(timed: tuple[Path, list[str], di
 def test_tables_have_the_papers_numbers_and_columns(timed: tuple[Path, list[str], dict[str, Any]]) -> None:
     folder, _, found = timed
     tables = {table.name: table for table in latency_tables([found])}
-    assert list(tables) == ["table11", "table12", "table15", "latency_roofline", "latency_comparison", "latency_growth"]
+    assert list(tables) == ["table11", "table12", "table15", "latency_roofline", "latency_comparison", "latency_growth", "latency_aims"]
     assert tables["table11"].blocks[0].rows[3][1][1].text == "3"
     (block,) = tables["table12"].blocks
     assert block.columns == ("Source prefill", "Cart.", "Alloc.", "Comp.", "Conversion", "Target prefill", "Speed-up")
