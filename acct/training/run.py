@@ -41,6 +41,8 @@ from acct.training.selections import FrozenSelections, batches_of, freeze_select
 from acct.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
+LATER: dict[str, Any] = {"bridge_layers": 1, "bridge_heads": "modulo", "embedding_stride": 1}
+"""Fields of the Compiler that came later, with the value that changes nothing: it is not named in a card, so that runs from before go on."""
 Built = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
@@ -223,9 +225,9 @@ def frozen_part(artifact: Artifact, part: str, session: Session) -> FrozenSelect
 def _compiler(session: Session, found: dict[str, Artifact]) -> None:
     config, settings, geometry = session.config, session.settings("compiler"), session.pair.geometry
     selections = _selections(session, found)
-    silent = ("limit", "warn_above")
+    silent, later = ("limit", "warn_above"), LATER.items()
     identity = session.base_identity("compiler") | {
-        **{f"compiler.{name}": value for name, value in asdict(config.compiler).items() if name not in silent},
+        **{f"compiler.{name}": value for name, value in asdict(config.compiler).items() if name not in silent and (name, value) not in later},
         "artifact.cartographer": _digest(found.get("cartographer")),
         "artifact.allocator": _digest(found.get("allocator")),
         "artifact.selections": selections.digest,

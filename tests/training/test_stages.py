@@ -20,7 +20,7 @@ from acct.training.artifacts import KINDS, load_artifact
 from acct.training.compilation import CompilationTask
 from acct.training.files import CARD
 from acct.training.modules import load_compiler
-from acct.training.run import frozen_part, train
+from acct.training.run import LATER, frozen_part, train
 from acct.training.session import open_session
 from tests.training.conftest import tiny
 
@@ -190,6 +190,9 @@ def test_a_bridge_may_read_all_heads_of_several_layers(finished, tmp_path):
     """What is kept of a batch, and what the finished Compiler maps, are the same figures."""
     wide = copy_of(finished, tmp_path, "compiler.bridge_layers=2", "compiler.bridge_heads=all", "training.cache_gigabytes=1")
     train(wide)
+    named = load_artifact(run_of(wide), "compiler").card["built_from"]
+    assert (named["compiler.bridge_layers"], named["compiler.bridge_heads"]) == (2, "all")
+    assert not {f"compiler.{name}" for name in LATER} & set(load_artifact(run_of(finished), "compiler").card["built_from"])
     found, narrow = weights(run_of(wide), "compiler"), weights(run_of(finished), "compiler")
     assert found["bridge.key_map"].shape[1] == 4 * narrow["bridge.key_map"].shape[1]
     card = load_artifact(run_of(wide), "compiler").card
