@@ -42,7 +42,7 @@ from acct.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
 LATER: dict[str, Any] = {"bridge_layers": 1, "bridge_heads": "modulo", "embedding_stride": 1}
-"""Fields of the Compiler that came later, with the value that changes nothing: it is not named in a card, so that runs from before go on."""
+"""Fields of the Compiler that came later, with the value that changes nothing: cards do not name it, so that runs from before go on."""
 Built = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
@@ -225,9 +225,9 @@ def frozen_part(artifact: Artifact, part: str, session: Session) -> FrozenSelect
 def _compiler(session: Session, found: dict[str, Artifact]) -> None:
     config, settings, geometry = session.config, session.settings("compiler"), session.pair.geometry
     selections = _selections(session, found)
-    silent, later = ("limit", "warn_above"), LATER.items()
+    named = {name: value for name, value in asdict(config.compiler).items() if (name, value) not in LATER.items()}
     identity = session.base_identity("compiler") | {
-        **{f"compiler.{name}": value for name, value in asdict(config.compiler).items() if name not in silent and (name, value) not in later},
+        **{f"compiler.{name}": value for name, value in named.items() if name not in ("limit", "warn_above")},
         "artifact.cartographer": _digest(found.get("cartographer")),
         "artifact.allocator": _digest(found.get("allocator")),
         "artifact.selections": selections.digest,
