@@ -70,6 +70,8 @@ class CompilerConfig:
         width, feed_forward_width, depth, latents: w_W, f_W, D, m_W; null follows the preset.
         bridge_layers, bridge_heads: beyond the paper (spec 11): source layers nearest to pi_L that the Bridge reads for a unit, and their
             heads: "modulo" (pi_H), "block" (the same relative place) or "all".
+        readout_start, readout_ridge: beyond the paper: "zero", or "ridge" for W_p and zeta_p in closed form from what the Bridge leaves;
+            the penalty, relative to the mean square of z.
         ridge: lambda_B at head width 128; scaled by d_T / 128.
         limit: C_W, most parameters of the residual.
         key_direction, key_scale, value, attention, behaviour: weights of the five terms.
@@ -93,6 +95,8 @@ class CompilerConfig:
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     bridge_layers: int = 1
     bridge_heads: str = "modulo"
+    readout_start: str = "zero"
+    readout_ridge: float = 1e-2
     ridge: float = 1e-2
     warn_above: float = silent(0.2, "parameters / rows of the Bridge above which a warning tells of overfitting", "4")
     limit: int = 256_000_000
@@ -110,6 +114,8 @@ class CompilerConfig:
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
+        check_choice("compiler.readout_start", self.readout_start, ("zero", "ridge"))
+        check_range("compiler.readout_ridge", self.readout_ridge, 0, float("inf"))
         check_choice("compiler.bridge_heads", self.bridge_heads, HEAD_MAPS)
         check_choice("compiler.input_norm", self.input_norm, ("none", "rms"))
         check_choice("compiler.branch_start", self.branch_start, ("random", "zero"))

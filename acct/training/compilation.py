@@ -22,6 +22,7 @@ from acct.compiler.bridge import Bridge, BridgeStatistics, report
 from acct.compiler.compiler import Compiler, rotate_kv
 from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
+from acct.compiler.readout import ReadoutStatistics
 from acct.compiler.residual import Residual
 from acct.losses.compilation import (
     AttentionTeacher,
@@ -122,8 +123,26 @@ class CompilationTask:
                 display.update(len(indices))
         self._embedding = None
         if embedding is not None:
-            share_embedding(embedding, parallel)
+            share_sums(embedding, parallel)
         return merged(found, parallel)
+
+    @torch.no_grad()
+    def readout(self, batches: Sequence[list[int]], label: str) -> ReadoutStatistics:
+        """Sums of z and of what the Bridge leaves, for `acct.compiler.readout.start_readout`; Bridge and residual are set."""
+        parallel, seconds, shape = self.session.parallel, self.session.config.runtime.progress_seconds, self.residual.shape
+        found = ReadoutStatistics(shape.units, shape.width, shape.head_dim, self.session.device)
+        with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
+            for indices in batches:
+                if mine := parallel.share(indices):
+                    frozen = self.bridged(self.frozen(mine))
+                    native = (frozen.native_keys, frozen.native_values)
+                    left = (native[0] - frozen.source_keys, native[1] - frozen.source_values)
+                    z, row = self.residual.trunk(frozen.states, frozen.selection)
+                    if row is not None:
+                        found.add(z, row, frozen.groups, left, native, self.settings.epsilon)
+                display.update(len(indices))
+        share_sums(found, parallel)
+        return found
 
     def frozen(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
         """The batch's constants, from memory or computed; computed ones are added to `statistics`."""
@@ -254,7 +273,7 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
     return total
 
 
-def share_embedding(own: EmbeddingStatistics, parallel: Parallel) -> None:
+def share_sums(own: EmbeddingStatistics | ReadoutStatistics, parallel: Parallel) -> None:
     """Make the statistics those of all processes, the same in each."""
     if parallel.world > 1:
         for name, value in own.sums().items():

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from acct.allocator.allocator import Allocator
+from acct.compiler.readout import start_readout
 from acct.config.root import Config, as_dict
 from acct.config.training import STAGES
 from acct.provenance import write_config
@@ -41,8 +42,14 @@ from acct.training.selections import FrozenSelections, batches_of, freeze_select
 from acct.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
-LATER: dict[str, Any] = {"bridge_layers": 1, "bridge_heads": "modulo", "embedding_stride": 1}
-"""Fields of the Compiler that came later, with the value that changes nothing: cards do not name it, so that runs from before go on."""
+LATER: dict[str, Any] = {
+    "bridge_layers": 1,
+    "bridge_heads": "modulo",
+    "embedding_stride": 1,
+    "readout_start": "zero",
+    "readout_ridge": 1e-2,
+}
+"""Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""
 Built = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
@@ -259,6 +266,9 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if embedding is not None:
             start_embedding(residual, embedding, config.compiler.embedding_anchor)
         task.bridge, task.residual = bridge, residual
+        if config.compiler.readout_start == "ridge":
+            with session.provenance.phase("readout"):
+                start_readout(residual, task.readout(order, "readout"), config.compiler.readout_ridge)
         if session.parallel.main:
             cost = compiler_step_cost(task, order[0])
             logger.info("compiler: %s", cost.line())

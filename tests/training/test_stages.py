@@ -19,6 +19,7 @@ from acct.errors import ArtifactError, ConfigError
 from acct.training.artifacts import KINDS, load_artifact
 from acct.training.compilation import CompilationTask
 from acct.training.files import CARD
+from acct.training.loop import FitReport
 from acct.training.modules import load_compiler
 from acct.training.run import LATER, frozen_part, train
 from acct.training.session import open_session
@@ -205,6 +206,21 @@ def test_a_bridge_may_read_all_heads_of_several_layers(finished, tmp_path):
         assert card["bridge"]["parameters_per_row"] > 0
     with pytest.raises(ConfigError, match="reads 1 to 2 source layers, got 3"):
         train(copy_of(finished, tmp_path / "more", "compiler.bridge_layers=3"))
+
+
+def test_a_readout_that_starts_in_closed_form_is_ahead_of_the_bridge_before_any_step(finished, tmp_path, monkeypatch):
+    seen = {}
+
+    def no_steps(session, stage, module, loss, checkpoint):
+        seen.update({name: value.detach().clone() for name, value in module.state_dict().items()})
+        return FitReport(0, 0, 0.0, 0, {})
+
+    monkeypatch.setattr("acct.training.run._fit", no_steps)
+    more = ("compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.branch_start=zero", "compiler.readout_start=ridge")
+    card = train(copy_of(finished, tmp_path, *more))["compiler"].card
+    assert bool(seen["key_readout"].any()) and bool(seen["value_bias"].any()) and not seen["condition_map"].any()
+    held_out = card["held_out"]
+    assert held_out["compiler_value"] < held_out["bridge_value"] and card["built_from"]["compiler.readout_start"] == "ridge"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
