@@ -76,6 +76,8 @@ class CompilerConfig:
         limit: C_W, most parameters of the residual.
         key_direction, key_scale, value, attention, behaviour: weights of the five terms.
         attention_positions, behaviour_positions: last query positions under the two terms.
+        continuation: beyond the paper: the target's own greedy continuation (supervision.continuation_rows) follows the query under both
+            terms, the first of which then sees at most supervision.query_rows positions.
     """
 
     residual: bool = True
@@ -108,6 +110,7 @@ class CompilerConfig:
     epsilon: float = 1e-6
     attention_positions: int = 32
     behaviour_positions: int = 8
+    continuation: bool = False
 
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):

@@ -24,6 +24,7 @@ from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.readout import ReadoutStatistics
 from acct.compiler.residual import Residual
+from acct.generation import stop_tokens
 from acct.losses.compilation import (
     AttentionTeacher,
     CompilationWeights,
@@ -38,6 +39,7 @@ from acct.losses.compilation import (
 )
 from acct.progress import Progress
 from acct.selection import gather_native, gather_source
+from acct.supervision.continuation import with_continuation
 from acct.training.loop import Terms
 from acct.training.modules import bridge_reads
 from acct.training.parallel import Parallel
@@ -171,7 +173,13 @@ class CompilationTask:
         pair, device, cache = self.session.pair, self.session.device, self.session.states
         batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
         states = cache.context(pair.source, batch.context_ids, batch.context_lengths).to(device)
-        native = move_native(cache.native(pair.target, batch, queries=self.weights.attention > 0), device)
+        if self.settings.continuation:
+            asked = self.session.config.supervision
+            rows = cache.rows(pair.target, batch, asked.query_rows, asked.continuation_rows, stop_tokens(pair.target))
+            batch, native = with_continuation(batch, rows)
+            native = move_native(native, device)
+        else:
+            native = move_native(cache.native(pair.target, batch, queries=self.weights.attention > 0), device)
         if statistics is not None:
             statistics.add(states, selection, native)
         if self._embedding is not None:
@@ -188,7 +196,9 @@ class CompilationTask:
         totals = native.context_lengths + native.query_lengths
         teacher = None
         if self.weights.attention > 0:
-            teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, self.settings.attention_positions)
+            known = self.session.config.supervision.query_rows if self.settings.continuation else self.settings.attention_positions
+            positions = min(known, self.settings.attention_positions)
+            teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, positions)
         frozen = FrozenBatch(
             selection, UnitGroups.of(selection), without_cache(states), source_keys, source_values, native_keys, native_values,
             totals, teacher, None, batch.query_ids, native.query_lengths,

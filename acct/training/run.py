@@ -48,6 +48,7 @@ LATER: dict[str, Any] = {
     "embedding_stride": 1,
     "readout_start": "zero",
     "readout_ridge": 1e-2,
+    "continuation": False,
 }
 """Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""
 Built = tuple[Mapping[str, Tensor], Mapping[str, Any]]

@@ -134,6 +134,25 @@ def test_batched_terms_are_the_mean_over_examples(session):
         assert value == pytest.approx(sum(terms[name] for terms in apart) / 3, rel=2e-4, abs=1e-6), name
 
 
+def test_a_continuation_lengthens_what_both_terms_look_at_and_nothing_of_it_reaches_the_source(session, monkeypatch):
+    short, compiler = compilation(session)
+    long, _ = compilation(session)
+    long.settings = replace(long.settings, continuation=True, behaviour_positions=16)
+    seen = []
+    original = type(session.states).context
+    monkeypatch.setattr(type(session.states), "context", lambda self, *given: (seen.append(given[1].shape), original(self, *given))[1])
+    before, after = short.freeze([0, 1]), long.freeze([0, 1])
+    assert seen[0] == seen[1], "the source reads the same context"
+    further = after.query_lengths - before.query_lengths
+    assert (further > 0).all() and (further <= session.config.supervision.continuation_rows).all()
+    torch.testing.assert_close(after.native_keys, before.native_keys, rtol=1e-4, atol=1e-5)
+    assert after.teacher_attention.queries.shape[3] == min(session.config.supervision.query_rows, long.settings.attention_positions)
+    terms = long.terms(after, *long.compiled(after))
+    assert terms["behaviour"] > 0 and not torch.isclose(terms["behaviour"], short.terms(before, *short.compiled(before))["behaviour"])
+    native = long.terms(after, after.native_keys.float(), after.native_values.float())
+    assert native["behaviour"].abs() < 1e-5 and native["attention"].abs() < 1e-5
+
+
 def test_native_states_in_place_of_compiled_ones_cost_nothing(session):
     task, _ = compilation(session)
     frozen = task.frozen([0, 1])
