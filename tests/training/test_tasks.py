@@ -135,8 +135,7 @@ def test_batched_terms_are_the_mean_over_examples(session):
 
 
 def test_a_continuation_lengthens_what_both_terms_look_at_and_nothing_of_it_reaches_the_source(session, monkeypatch):
-    short, compiler = compilation(session)
-    long, _ = compilation(session)
+    (short, _), (long, _) = compilation(session), compilation(session)
     long.settings = replace(long.settings, continuation=True, behaviour_positions=16)
     seen = []
     original = type(session.states).context
