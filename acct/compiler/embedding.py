@@ -61,6 +61,10 @@ class EmbeddingStatistics:
         """What is summed, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
+    def source_scale(self) -> Tensor:
+        """Root mean square of every number of the source states: float64 [a]."""
+        return (self.xx.diagonal() / self.rows).sqrt()
+
     def solve(self, width: int, floor: float = 1e-6, anchor: float = 0.0) -> tuple[Tensor, Tensor]:
         """W_E [width, a] and its bias [width], float32.
 

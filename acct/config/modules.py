@@ -94,6 +94,7 @@ class CompilerConfig:
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
+    rates: str = silent("uniform", "relative: steps of W_p, zeta_p, W_E are scaled by the size of what they give or read", "4")
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     bridge_layers: int = 1
     bridge_heads: str = "modulo"
@@ -117,6 +118,7 @@ class CompilerConfig:
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
+        check_choice("compiler.rates", self.rates, ("uniform", "relative"))
         check_choice("compiler.readout_start", self.readout_start, ("zero", "ridge"))
         check_range("compiler.readout_ridge", self.readout_ridge, 0, float("inf"))
         check_choice("compiler.bridge_heads", self.bridge_heads, HEAD_MAPS)

@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -139,6 +139,7 @@ def fit(
     checkpoint_steps: int | None = None,
     checkpoint_seconds: float | None = None,
     progress_seconds: float = 5.0,
+    rates: Mapping[str, Tensor] | None = None,
 ) -> FitReport:
     """Train a module, or continue from its checkpoint.
 
@@ -146,6 +147,7 @@ def fit(
         name: stage, in messages and metric names. module: its parameters with requires_grad are trained, in place.
         loss: (example indices, step) -> mean loss over these examples, and further terms, each a mean over them.
         lengths: tokens of every example; their number is the number of examples.
+        rates: by parameter name, a factor on its steps that broadcasts to it; 1 where none is given.
         checkpoint: where the state goes, after `checkpoint_steps` steps or `checkpoint_seconds`, on an interrupt and at the end.
     Returns:
         A report; the module holds the trained weights.
@@ -179,7 +181,7 @@ def fit(
             epoch, place = divmod(step, per_epoch)
             if place == 0 or not order:
                 order = batches(lengths, settings.batch, settings.seed, epoch, settings.regroup)
-            terms = _step(module, optimizer, loss, order[place], step, steps, settings, parallel, stop)
+            terms = _step(module, optimizer, loss, order[place], step, steps, settings, parallel, stop, rates or {})
             stopping = terms.pop("stop") > 0
             if not math.isfinite(terms["loss"]):
                 raise ModelError(
@@ -206,7 +208,7 @@ def fit(
 
 def _step(
     module: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: list[int], step: int, steps: int,
-    settings: StageConfig, parallel: Parallel, stop: Callable[[], bool],
+    settings: StageConfig, parallel: Parallel, stop: Callable[[], bool], rates: Mapping[str, Tensor],
 ) -> Terms:  # fmt: skip
     """One update; returns the terms of the global batch, with the learning rate, the gradient norm and whether anyone asked to stop."""
     factor = rate_factor(step, steps, settings.warmup, settings.schedule)
@@ -227,7 +229,11 @@ def _step(
         norm = nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], settings.clip)
         terms |= {"gradient_norm": float(norm), "learning_rate": settings.learning_rate * factor}
         if math.isfinite(terms["gradient_norm"]):
+            before = {name: module.get_parameter(name).detach().clone() for name in rates}
             optimizer.step()
+            for name, old in before.items():
+                parameter = module.get_parameter(name)
+                parameter.data.copy_(old + rates[name] * (parameter.data - old))
         else:
             terms["loss"] = float("nan")
     return terms

@@ -12,7 +12,7 @@ import torch
 from acct.allocator.allocator import Allocator
 from acct.allocator.budget import BudgetRule
 from acct.cartographer import Cartographer, CartographerShape
-from acct.compiler.bridge import Bridge
+from acct.compiler.bridge import Bridge, BridgeStatistics
 from acct.compiler.capacity import CapacityPreset, ParameterCounts, check_limits, parameter_counts, preset
 from acct.compiler.compiler import Compiler
 from acct.compiler.embedding import EmbeddingStatistics
@@ -98,6 +98,16 @@ def new_embedding_statistics(config: Config, geometry: PairGeometry, device: tor
     return EmbeddingStatistics(
         (1 + shape.taps) * shape.source_hidden, 2 * shape.units * shape.head_dim, device, config.compiler.embedding_stride
     )
+
+
+def relative_rates(residual: Residual, fitted: BridgeStatistics, embedding: EmbeddingStatistics | None) -> dict[str, Tensor]:
+    """Factors on the steps of parameters whose inputs or outputs have a size of their own, so that one learning rate fits all of them:
+    those of W_p and zeta_p in proportion to the native vectors of their unit, those of W_E inversely to its inputs where these are known."""
+    keys, values = fitted.target_scale().to(residual.key_bias)[..., None]  # [unit, 1]
+    found = {"key_readout": keys[..., None], "value_readout": values[..., None], "key_bias": keys, "value_bias": values}
+    if embedding is not None:
+        found["embedding.weight"] = (1 / embedding.source_scale().clamp(min=1e-6)).to(residual.key_bias)
+    return found
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ from acct.training.modules import (
     new_cartographer,
     new_embedding_statistics,
     new_residual,
+    relative_rates,
     start_embedding,
     uses_allocator,
     uses_cartographer,
@@ -49,6 +50,7 @@ LATER: dict[str, Any] = {
     "readout_start": "zero",
     "readout_ridge": 1e-2,
     "continuation": False,
+    "rates": "uniform",
 }
 """Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""
 Built = tuple[Mapping[str, Tensor], Mapping[str, Any]]
@@ -108,14 +110,16 @@ def _stage(session: Session, kind: str, identity: Mapping[str, Any], build: Any)
     return artifact, built
 
 
-def _fit(session: Session, stage: str, module: nn.Module, loss: Loss, checkpoint: Checkpoint) -> FitReport:
+def _fit(
+    session: Session, stage: str, module: nn.Module, loss: Loss, checkpoint: Checkpoint, rates: Mapping[str, Tensor] | None = None
+) -> FitReport:
     settings, training = session.settings(stage), session.config.training
     lengths = session.train.first(settings.examples).lengths()
     with session.provenance.phase(stage):
         report = fit(
             stage, module, loss, lengths, settings, checkpoint, tracker=session.tracker, parallel=session.parallel,
             checkpoint_steps=training.checkpoint_steps, checkpoint_seconds=training.checkpoint_seconds,
-            progress_seconds=session.config.runtime.progress_seconds,
+            progress_seconds=session.config.runtime.progress_seconds, rates=rates,
         )  # fmt: skip
     if session.parallel.main and report.examples:
         rate, seconds = report.examples_per_second, report.seconds
@@ -274,7 +278,8 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
             cost = compiler_step_cost(task, order[0])
             logger.info("compiler: %s", cost.line())
             session.provenance.note({"compiler_step_target_forwards": {"fresh": round(cost.fresh, 2), "kept": round(cost.kept, 2)}})
-        report = _fit(session, "compiler", residual, task, checkpoint)
+        rates = relative_rates(residual, fitted, embedding) if config.compiler.rates == "relative" else None
+        report = _fit(session, "compiler", residual, task, checkpoint, rates)
         facts |= {"steps": report.steps, "last": finite(report.last)}
         if measured is not None:
             measured.bridge, measured.residual = bridge, residual
