@@ -191,3 +191,13 @@ def test_two_processes_train_as_one(tmp_path):
     two = make_module()
     Checkpoint(tmp_path / "two" / "checkpoint", IDENTITY).load(two, make_optimizer(two, settings()))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), two.parameters()))
+
+
+def test_a_rate_scales_the_steps_of_one_parameter_alone(tmp_path):
+    start, rate = make_module().state_dict(), torch.linspace(0, 2, 16)[:, None]
+    once = {"examples": 4, "epochs": 1, "batch": 22, "dropout": False}
+    (plain, _), (scaled, _) = train(tmp_path / "plain", **once), train(tmp_path / "scaled", rates={"0.weight": rate}, **once)
+    for name, before in start.items():
+        step, found = plain.state_dict()[name] - before, scaled.state_dict()[name] - before
+        assert step.abs().max() > 0
+        torch.testing.assert_close(found, (rate * step) if name == "0.weight" else step, rtol=1e-4, atol=1e-7)

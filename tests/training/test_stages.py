@@ -16,6 +16,7 @@ import yaml
 
 from acct.config.root import Config
 from acct.errors import ArtifactError, ConfigError
+from acct.selection import unit_index
 from acct.training.artifacts import KINDS, load_artifact
 from acct.training.compilation import CompilationTask
 from acct.training.files import CARD
@@ -211,16 +212,38 @@ def test_a_bridge_may_read_all_heads_of_several_layers(finished, tmp_path):
 def test_a_readout_that_starts_in_closed_form_is_ahead_of_the_bridge_before_any_step(finished, tmp_path, monkeypatch):
     seen = {}
 
-    def no_steps(session, stage, module, loss, checkpoint):
+    def no_steps(session, stage, module, loss, checkpoint, rates):
         seen.update({name: value.detach().clone() for name, value in module.state_dict().items()})
         return FitReport(0, 0, 0.0, 0, {})
 
     monkeypatch.setattr("acct.training.run._fit", no_steps)
-    more = ("compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.branch_start=zero", "compiler.readout_start=ridge")
+    more = ["compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.branch_start=zero", "compiler.readout_start=ridge"]
     card = train(copy_of(finished, tmp_path, *more))["compiler"].card
     assert bool(seen["key_readout"].any()) and bool(seen["value_bias"].any()) and not seen["condition_map"].any()
     held_out = card["held_out"]
     assert held_out["compiler_value"] < held_out["bridge_value"] and card["built_from"]["compiler.readout_start"] == "ridge"
+
+
+def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_path, monkeypatch):
+    seen = {}
+
+    def no_steps(session, stage, module, loss, checkpoint, rates):
+        seen.update(rates)
+        task = CompilationTask(session, session.train, frozen_part(load_artifact(session.run, "selections"), "train", session))
+        batch = task.freeze(list(range(len(session.train.first(session.settings("compiler").examples)))))
+        owner = unit_index(batch.selection)
+        for unit in range(session.pair.geometry.units):
+            size = batch.native_values[owner == unit].double().square().mean().sqrt()
+            assert float(rates["value_readout"][unit]) == pytest.approx(float(size), rel=1e-4)
+        hidden, inside = batch.states.context_hidden, batch.states.context_lengths
+        read = torch.cat([row[:length] for row, length in zip(hidden, inside.tolist())])
+        expected = 1 / read.double().square().mean(0).sqrt()
+        torch.testing.assert_close(rates["embedding.weight"][: hidden.shape[-1]].double(), expected, rtol=1e-3, atol=0)
+        return FitReport(0, 0, 0.0, 0, {})
+
+    monkeypatch.setattr("acct.training.run._fit", no_steps)
+    train(copy_of(finished, tmp_path, "compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.rates=relative"))
+    assert set(seen) == {"key_readout", "value_readout", "key_bias", "value_bias", "embedding.weight"}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -52,6 +52,7 @@ def train(
     pause: float = 0.0,
     dropout: bool = True,
     every: int | None = 1,
+    rates: dict[str, Tensor] | None = None,
     **changes: object,
 ) -> tuple[nn.Module, FitReport]:
     module = module or make_module()
@@ -67,6 +68,7 @@ def train(
             tracker=tracker,
             parallel=parallel,
             checkpoint_steps=every,
+            rates=rates,
         )
     return module, report
 
