@@ -146,9 +146,9 @@ class BridgeStatistics:
         self.rows[units] = total
 
     def target_scale(self) -> Tensor:
-        """Root mean square of the native vectors' numbers: float64 [kind, unit]; 1 for a unit without a row."""
-        squares = self.target_squares / self.rows.clamp(min=1)[:, None] + self.target_mean.square()
-        return torch.where(self.rows > 0, squares.mean(-1).sqrt(), 1.0)
+        """How far the native vectors' numbers are from their means, root mean square: float64 [kind, unit]; 1 where nothing varies."""
+        spread = (self.target_squares / self.rows.clamp(min=1)[:, None]).mean(-1).sqrt()
+        return torch.where(spread > 0, spread, 1.0)
 
     def solve(self, ridge: float = 1e-2, dtype: torch.dtype = torch.float32) -> Bridge:
         """Fit the maps of all units.

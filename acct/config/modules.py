@@ -94,7 +94,7 @@ class CompilerConfig:
     memory_norm: bool = silent(True, "what a cross-attention reads has an RMSNorm of its own", "4")
     latent_std: float = silent(1.0, "latents start at unit scale", "4")
     branch_start: str = silent("random", "zero: every sublayer starts by adding nothing", "4")
-    rates: str = silent("uniform", "relative: steps of W_p, zeta_p, W_E are scaled by the size of what they give or read", "4")
+    rates: str = silent("uniform", "relative: steps of W_p, zeta_p, W_E are scaled by how much what they give or read varies", "4")
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     bridge_layers: int = 1
     bridge_heads: str = "modulo"

@@ -233,7 +233,7 @@ def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_pa
         batch = task.freeze(list(range(len(session.train.first(session.settings("compiler").examples)))))
         owner = unit_index(batch.selection)
         for unit in range(session.pair.geometry.units):
-            size = batch.native_values[owner == unit].double().square().mean().sqrt()
+            size = batch.native_values[owner == unit].double().var(0, unbiased=False).mean().sqrt()
             assert float(rates["value_readout"][unit]) == pytest.approx(float(size), rel=1e-4)
         hidden, inside = batch.states.context_hidden, batch.states.context_lengths
         read = torch.cat([row[:length] for row, length in zip(hidden, inside.tolist())])
