@@ -20,7 +20,9 @@ VERSION_TESTS := tests/models tests/methods $(wildcard tests/test_cache*.py) tes
 # Where `make test-real` keeps the tokenizers that it fetches.
 TOKENIZERS ?= $(VENV)/tokenizers
 BIN := $(VENV)/bin
-PLACES := $(if $(MODELS),models.root=$(abspath $(MODELS))) $(if $(DATA),paths.data=$(abspath $(DATA)))
+# Further overrides of the reproduce targets, e.g. OVERRIDES="runtime.dtype=bfloat16 runtime.threads=1".
+OVERRIDES ?=
+PLACES := $(OVERRIDES) $(if $(MODELS),models.root=$(abspath $(MODELS))) $(if $(DATA),paths.data=$(abspath $(DATA)))
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-for-tests
 
