@@ -1,6 +1,6 @@
 """Copy what `make reproduce-all` wrote into the folders beside this file: python experiments/collect.py [results/micro]
 
-    table1, table2, table3, seeds, claims   the Markdown between the two markers of <folder>/README.md, the CSV beside it
+    table1 to table3, seeds, claims  the Markdown between the two markers of <folder>/README.md, the CSV beside it
     claims                           also the ledger as JSON, from which the README of the repository shows an excerpt
     figures                          every chart as PNG, and a README that shows them
     training                         examples a second of every stage, the Compiler's step in target forwards, seconds and memory

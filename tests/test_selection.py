@@ -18,11 +18,9 @@ from acct.selection import (
     gather_native,
     gather_source,
     layer_slice,
-    load_selection,
     padded_index,
     row_counts,
     rows,
-    save_selection,
     select,
     slots_of_rows,
     split,
@@ -30,6 +28,7 @@ from acct.selection import (
     unit_index,
     validate,
 )
+from acct.selection_file import load_selection, save_selection
 from acct.types import NativeStates, Selection, SourceStates
 
 LAYERS, HEADS = 3, 2

@@ -1,4 +1,4 @@
-"""A start for the readout: W_p and zeta_p in closed form, from what the Bridge leaves (spec 11) [ours].
+"""A start for the readout: W_p and zeta_p in closed form, from what the Bridge leaves, beyond the paper [ours].
 
     min  sum over slots of ||z W_p^K + zeta_p^K - (K* - K^B)||^2 / r(K*)^2  +  lambda ||W_p^K||^2,   V likewise,
     lambda = ridge * the mean of the diagonal of the unit's weighted Z^T Z,   r(v)^2 = ||v||^2 / d_T + eps

@@ -1,4 +1,4 @@
-"""The target's own greedy continuation as a further part of the query, for the Compiler's loss beyond the paper (spec 11) [ours].
+"""The target's own greedy continuation as a further part of the query, for the Compiler's loss beyond the paper [ours].
 
 The paper's L_attn and L_beh look at the query's last positions, where a chat prompt predicts no more than the first token of an answer.
 After [query; continuation] they also look where the answer's later tokens are read from the context. No reference answer is used, and

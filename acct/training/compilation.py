@@ -136,7 +136,7 @@ class CompilationTask:
         with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
             for indices in batches:
                 if mine := parallel.share(indices):
-                    frozen = self.bridged(self.frozen(mine))
+                    frozen = self.frozen(mine)
                     native = (frozen.native_keys, frozen.native_values)
                     left = (native[0] - frozen.source_keys, native[1] - frozen.source_values)
                     z, row = self.residual.trunk(frozen.states, frozen.selection)

@@ -43,7 +43,7 @@ def compiler_step_cost(task: CompilationTask, indices: Sequence[int], repetition
     """
     target, mine = task.session.pair.target, list(indices)
     ids = task.examples.batch(mine).joined()[0].to(target.device)
-    kept = task.freeze(mine)
+    kept = task.bridged(task.freeze(mine))
 
     def forward() -> None:
         with torch.no_grad(), compat.stock_attention(target.model):

@@ -244,6 +244,9 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         "artifact.allocator": _digest(found.get("allocator")),
         "artifact.selections": selections.digest,
     }
+    if config.compiler.continuation:
+        asked = config.supervision
+        identity |= {"supervision.query_rows": asked.query_rows, "supervision.continuation_rows": asked.continuation_rows}
 
     def build(checkpoint: Checkpoint) -> Built:
         examples, held_out = session.train.first(settings.examples), session.held_out.first(settings.held_out)

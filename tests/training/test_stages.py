@@ -224,6 +224,14 @@ def test_a_readout_that_starts_in_closed_form_is_ahead_of_the_bridge_before_any_
     assert held_out["compiler_value"] < held_out["bridge_value"] and card["built_from"]["compiler.readout_start"] == "ridge"
 
 
+def test_a_compiler_trained_on_continuations_names_what_they_were_asked_for_with(finished, tmp_path):
+    card = train(copy_of(finished, tmp_path, "compiler.continuation=true"))["compiler"].card
+    rows = finished.supervision
+    assert card["built_from"]["supervision.continuation_rows"] == rows.continuation_rows
+    assert card["built_from"]["supervision.query_rows"] == rows.query_rows
+    assert "supervision.query_rows" not in load_artifact(run_of(finished), "compiler").card["built_from"]
+
+
 def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_path, monkeypatch):
     seen = {}
 
