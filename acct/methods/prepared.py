@@ -161,10 +161,11 @@ class Prepared:
         keys, values = gather_source(selection, self.source, self.pair.geometry)
         return rotate_kv(self.pair.target, placed(SparseKV(selection, keys, values, rotated=False), self.pair.target))
 
-    def mapped_by(self, linear: RidgeMap) -> SparseKV:
-        """A linear map's keys and values at every context position, rotated."""
+    def mapped_by(self, linear: RidgeMap, selection: Selection | None = None) -> SparseKV:
+        """A linear map's keys and values at every context position, or at those of a selection, rotated."""
         target, states = self.pair.target, self.source
-        selection = full_selection(states.context_lengths, self.pair.geometry.target.layers, self.pair.geometry.target.kv_heads)
+        if selection is None:
+            selection = full_selection(states.context_lengths, self.pair.geometry.target.layers, self.pair.geometry.target.kv_heads)
         with self.clock.phase("linear map"):
             keys, values = linear(states, target.dtype)
         where = (batch_index(selection), unit_index(selection), selection.positions)

@@ -16,14 +16,15 @@ from acct.methods.compressors.snapkv import SnapKV, SnapKVQueryAware
 from acct.methods.controls import Noise, RawSource, WrongDocument, Zeros
 from acct.methods.references import NoContext, SourceFull, TargetFull
 from acct.methods.ridge import ridge_row
-from acct.methods.ridge_map import parse_ridge
+from acct.methods.ridge_map import map_of_row
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         TargetFull, ACCT, SourceFull, NoContext, NativeKV, RandomSelection, BridgeOnly, Zeros, Noise, WrongDocument, RawSource,
         SnapKV, SnapKVQueryAware, PyramidKV, PyramidKVQueryAware, ObservedAttention, ObservedAttentionQueryAware, ExpectedAttention,
-        ExpectedAttentionQueryAware, ridge_row("ridge_1"), ridge_row("ridge_8"), ridge_row("ridge_1_all"), ridge_row("ridge_8_all"),
+        ExpectedAttentionQueryAware, ridge_row("ridge_1"), ridge_row("ridge_8"), ridge_row("ridge_1_kept"), ridge_row("ridge_8_kept"),
+        ridge_row("ridge_1_all"), ridge_row("ridge_8_all"),
     )
 }  # fmt: skip
 DEFAULT = tuple(name for name, method in METHODS.items() if not method.on_request)
@@ -31,8 +32,8 @@ COMPRESSORS = frozenset(name for name, method in METHODS.items() if issubclass(m
 
 
 def get_method(name: str) -> Method:
-    """A method by its registry name; linear maps from any number of source layers, ridge_<m> and ridge_<m>_all."""
-    if name not in METHODS and parse_ridge(name) is None:
+    """A method by its registry name; linear maps from any number of source layers, ridge_<m>[_all][_kept]."""
+    if name not in METHODS and map_of_row(name) is None:
         raise UnknownName("method", name, METHODS)
     return METHODS[name]() if name in METHODS else ridge_row(name)()
 

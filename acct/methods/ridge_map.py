@@ -24,6 +24,8 @@ DEVICE_NUMBERS = 1 << 28
 """The same elsewhere: few launches, and at most 1 GB of float32 beside the result."""
 HEADS = ("local", "all")
 """What one map reads of a source layer: the head pi_H of its unit, or every KV head."""
+KEPT = "_kept"
+"""Behind a map's name: its row at ACCT's positions instead of all."""
 _NAME = re.compile(r"ridge_([1-9][0-9]*)(_all)?")
 
 
@@ -36,6 +38,12 @@ def parse_ridge(name: str) -> tuple[int, str] | None:
     """Source layers and heads of a name; None for any other name."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), "all" if found[2] else "local")
+
+
+def map_of_row(name: str) -> str | None:
+    """The map that a row mounts, `ridge_8` of `ridge_8` and of `ridge_8_kept`; None for any other row."""
+    own = name.removesuffix(KEPT)
+    return None if parse_ridge(own) is None else own
 
 
 class RidgeMap(nn.Module):

@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "observed_attention": "Observed attention, context only", "observed_attention_query_aware": "Observed attention, with query",
     "expected_attention": "Expected attention, context only", "expected_attention_query_aware": "Expected attention, with query",
     "ridge_1": "Linear map, 1 layer", "ridge_8": "Linear map, 8 layers",
+    "ridge_1_kept": "Linear map, 1 layer, ACCT's positions", "ridge_8_kept": "Linear map, 8 layers, ACCT's positions",
     "ridge_1_all": "Linear map, 1 layer, all heads", "ridge_8_all": "Linear map, 8 layers, all heads",
 }  # fmt: skip
 _COMPRESSORS = ("snapkv", "pyramidkv", "observed_attention", "expected_attention")

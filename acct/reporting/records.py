@@ -146,7 +146,7 @@ def load_records(
         methods: rows that every direction must have. seed: of training; runs of other seeds are never mixed in.
     Raises:
         ArtifactError: nothing to read, a folder that `read_records` refuses, two runs of one direction, mixed budgets or task versions,
-            different examples of a task, or a missing row.
+            examples of a task of which neither direction's contain the other's, or a missing row.
     """
     root = Path(results_root) / scale
     left_out = unfinished(results_root, scale)
@@ -209,8 +209,11 @@ def _agree(kept: dict[str, tuple[Path, Records]]) -> None:
                 raise ArtifactError(f"mixed configurations: {task} is version {known} in {where}, {version} in {direction}. Run again.")
             ids = frozenset(rows["example"])
             expected, where = samples.setdefault(str(task), (ids, direction))
-            if ids != expected:
+            if not (ids <= expected or expected <= ids):
                 raise ArtifactError(
                     f"mixed configurations: {task} has {len(expected)} examples in {where} and {len(ids)} in {direction}, "
-                    f"{len(ids ^ expected)} of them not shared. Every direction answers the same examples: evaluate again."
+                    f"{len(ids ^ expected)} of them not shared. Directions answer the same examples, or one of them the first of "
+                    "another's: evaluate again."
                 )
+            if len(ids) > len(expected):
+                samples[str(task)] = (ids, direction)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from acct.errors import ArtifactError
+from acct.reporting.beyond import VARIANT, beyond_table, nll_gap_table
 from acct.reporting.figures import Sheet
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import Records, load_records, settings, unfinished
-from acct.reporting.render import latex, long_csv, markdown, rendered
+from acct.reporting.render import rendered
 from acct.reporting.retraining import retraining_notes, scored_note
 from acct.reporting.seeds import seed_runs, seed_table, seeds_csv, seeds_note
 from acct.reporting.significance import compare, significance_csv, significance_table, summary_line
@@ -85,7 +86,8 @@ def write_tables(
     """Write table1.{md,csv,tex} and table1.json (what it was computed from) from the records of a scale.
 
     Beside it significance.{md,csv,tex}: ACCT against other rows, example by example. Where runs of several retentions lie there, table2 is
-    written too; where retrained variants do, table3; where several training seeds do, seeds.{md,csv,tex}. Runs whose evaluation has not
+    written too; where retrained variants do, table3; where ACCT+ does, beyond; where text was scored, nll_gap; where several training seeds
+    do, seeds.{md,csv,tex}. Runs whose evaluation has not
     ended are named and left out; where only other tables have runs, these are written.
 
     Args:
@@ -117,7 +119,7 @@ def write_tables(
             lines.append(summary_line(comparisons))
         lines.append(note)
     for one in ([] if table is None else [table]) + others:
-        texts |= {f"{one.name}.md": markdown(one), f"{one.name}.tex": latex(one), f"{one.name}.csv": long_csv(one)}
+        texts |= {f"{one.name}{ending}": text for ending, text in rendered(one).items()}
     over_seeds = seed_runs(results_root, scale)
     if over_seeds:
         table_over_seeds = seed_table(over_seeds, (bootstrap or Bootstrap()).confidence)
@@ -142,7 +144,7 @@ def write_tables(
 def other_tables(
     results_root: Path | str, scale: str, retention: float | None, variant: str, bootstrap: Bootstrap | None, seed: int = 0
 ) -> list[Table]:
-    """Table 2 where several retentions were evaluated, Table 3 where retrained variants were, beside runs without one."""
+    """Table 2 where several retentions were evaluated, Table 3 where retrained variants were, ACCT+ and NLL gap beside runs without one."""
     if variant:
         return []
     found = settings(results_root, scale, seed)
@@ -158,7 +160,8 @@ def other_tables(
         notes = (f"Not run: {', '.join(missing)}.",) if missing else ()
         line = "; ".join(provenance_line(one.records) for one in sheets.values())
         tables.append(replace(budget_table(sheets, RETENTIONS), notes=notes, provenance=line))
-    variants = sorted({name for name, share in found if name and share == retention})
+    tables += _beyond(found, retention, sheet)
+    variants = sorted({name for name, share in found if name not in ("", VARIANT) and share == retention})
     if variants and ("", retention) in found:
         retrained = {name: sheet(name, retention) if name in variants else None for name in dict.fromkeys((*RETRAINED, *variants))}
         base = sheet("", retention)
@@ -170,6 +173,21 @@ def other_tables(
         line = "; ".join(provenance_line(one.records) for one in (base, *retrained.values()) if one is not None)
         tables.append(replace(ablation_table(base, retrained), notes=notes, provenance=line))
     return tables
+
+
+def _beyond(found: Sequence[tuple[str, float]], retention: float | None, sheet: Callable[[str, float | None], Sheet]) -> list[Table]:
+    """ACCT+ beside ACCT, and NLL gap closed, where there are records for them."""
+    base = sheet("", retention) if ("", retention) in found else None
+    plus = sheet(VARIANT, retention) if (VARIANT, retention) in found else None
+    tables = [] if plus is None else [beyond_table(base, plus)]
+    named = {"": base, "ACCT+": plus}
+    for name, share in found:
+        if name in ("", VARIANT) and share != retention:
+            named[f"{'ACCT+ ' if name else ''}{1 / share:g}x"] = sheet(name, share)
+    sheets = {name: one for name, one in named.items() if one is not None}
+    gap = nll_gap_table(sheets)
+    line = "; ".join(provenance_line(one.records) for one in sheets.values())
+    return [replace(one, provenance=line) for one in [*tables, *([] if gap is None else [gap])]]
 
 
 def write_appendix(written: Written, appendix: Path | str, name: str) -> list[Path]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from acct.config.root import Config
 from acct.errors import ArtifactError
 from acct.methods.ridge_fit import HeldOut, RidgeStatistics
-from acct.methods.ridge_map import RidgeMap, parse_ridge, ridge_name
+from acct.methods.ridge_map import RidgeMap, map_of_row, parse_ridge, ridge_name
 from acct.models.pair import Pair
 from acct.pipeline import Interface
 from acct.progress import Progress
@@ -177,7 +177,8 @@ def with_ridge(interface: Interface, config: Config, pair: Pair, methods: Iterab
     Raises:
         ArtifactError: see `load_ridge`.
     """
-    found = {name: load_ridge(config, pair, name, run) for name in methods if parse_ridge(name) is not None}
+    maps = dict.fromkeys(fitted for name in methods if (fitted := map_of_row(name)) is not None)
+    found = {name: load_ridge(config, pair, name, run) for name in maps}
     if not found:
         return interface
     identity = {**interface.identity, **{name: digest for name, (_, digest) in found.items()}}

@@ -63,6 +63,22 @@ def test_every_method_runs_and_sparse_ones_respect_the_budget() -> None:
 
 
 @torch.no_grad()
+def test_a_kept_linear_map_is_the_whole_one_at_acct_positions() -> None:
+    batch = prepared()
+    torch.manual_seed(0)
+    for parameter in batch.interface.linear_maps["ridge_1"].parameters():
+        parameter.normal_()
+    whole, kept = (get_method(name).mount(batch).context for name in ("ridge_1", "ridge_1_kept"))
+    assert torch.equal(kept.selection.positions, batch.selection.positions) and len(kept.keys) < len(whole.keys)
+    every = list(zip(*(part.tolist() for part in (batch_index(whole.selection), unit_index(whole.selection), whole.selection.positions))))
+    place = {slot: row for row, slot in enumerate(every)}
+    wanted = zip(*(part.tolist() for part in (batch_index(kept.selection), unit_index(kept.selection), kept.selection.positions)))
+    rows = [place[slot] for slot in wanted]
+    torch.testing.assert_close(kept.keys, whole.keys[rows])
+    torch.testing.assert_close(kept.values, whole.values[rows])
+
+
+@torch.no_grad()
 def test_target_full_and_no_context_use_no_state_of_the_transfer() -> None:
     batch = prepared()
     for name in ("target_full", "source_full", "no_context"):

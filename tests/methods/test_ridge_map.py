@@ -10,7 +10,7 @@ import torch
 from acct.errors import ConfigError, SelectionError
 from acct.geometry import nearest_layers
 from acct.methods import ridge_map
-from acct.methods.ridge_map import RidgeMap, parse_ridge, ridge_name
+from acct.methods.ridge_map import RidgeMap, map_of_row, parse_ridge, ridge_name
 from tests.compiler.states import PAIR, draw
 
 
@@ -57,6 +57,10 @@ def test_names_and_what_they_mean() -> None:
     for name, meaning in {"ridge_1": (1, "local"), "ridge_8": (8, "local"), "ridge_12_all": (12, "all")}.items():
         assert parse_ridge(name) == meaning and ridge_name(*meaning) == name
     assert all(parse_ridge(name) is None for name in ("ridge", "ridge_0", "ridge_x", "ridge_1_local", "bridge_1", "ridge_1_all_"))
+    rows = {
+        "ridge_1": "ridge_1", "ridge_8_kept": "ridge_8", "ridge_2_all_kept": "ridge_2_all", "bridge_1_kept": None, "ridge_1_kept_all": None,
+    }  # fmt: skip
+    assert {name: map_of_row(name) for name in rows} == rows
 
 
 def test_nearest_layers_stay_inside() -> None:

@@ -87,9 +87,20 @@ def test_directions_of_one_table_must_agree(tmp_path: Path) -> None:
     store(tmp_path, "b_to_a", found=[{**one, "version": 2} for one in rows("b_to_a")])
     with pytest.raises(ArtifactError, match="search_qa is version 1 in a_to_b, 2 in b_to_a"):
         load_records(tmp_path, "micro")
-    store(tmp_path, "b_to_a", found=[one for one in rows("b_to_a") if one["example"] != "search_qa/00003"])
-    with pytest.raises(ArtifactError, match="search_qa has 4 examples in a_to_b and 3 in b_to_a"):
+    other = {"search_qa/00003": "search_qa/00009"}
+    store(tmp_path, "b_to_a", found=[{**one, "example": other.get(one["example"], one["example"])} for one in rows("b_to_a")])
+    with pytest.raises(ArtifactError, match="search_qa has 4 examples in a_to_b and 4 in b_to_a, 2 of them not shared"):
         load_records(tmp_path, "micro")
+
+
+def test_a_direction_may_answer_fewer_of_the_same_examples(tmp_path: Path) -> None:
+    few = [one for one in rows("b_to_a") if one["example"] != "search_qa/00003"]
+    fewer = [one for one in rows("c_to_d") if one["example"] not in ("search_qa/00003", "search_qa/00001")]
+    store(tmp_path, "b_to_a", found=few)
+    store(tmp_path)
+    store(tmp_path, "c_to_d", found=fewer)
+    counts = load_records(tmp_path, "micro").only(task="search_qa", method="acct").groupby("direction").size()
+    assert counts.to_dict() == {"a_to_b": 4, "b_to_a": 3, "c_to_d": 2}
 
 
 def test_variants_budgets_and_shortened_runs_stay_apart(tmp_path: Path) -> None:
