@@ -49,7 +49,7 @@ def configured(root: Path, *overrides: str) -> Config:
 
 
 def test_both_directions_and_what_is_measured() -> None:
-    assert directions_of("real-small") == list(DIRECTIONS) == [job.name for job in plan("table1", ["scale=real-small"])]
+    assert directions_of("real-small") == list(DIRECTIONS) == [job.name for job in plan("table1", ["scale=real-small"])][:2]
     assert not set(DIRECTIONS) & set(directions_of("paper"))
     config = compose(["scale=real-small"])
     assert config.runtime.dtype == "float32" and config.data.dataset == "factbook_qa" and config.reproduce.jobs == 1

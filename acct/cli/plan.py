@@ -35,6 +35,8 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "all": ("table2_1x", "table2_2x", "table3_random", "table3_uniform"),
 }  # fmt: skip
 """Files of conf/experiment that a table needs beside the run without a variant, the longest first."""
+ALSO: dict[tuple[str, str], tuple[str, ...]] = {("table1", "real-small"): ("acct_plus", "table2_2x")}
+"""The same for a table at one scale: a real pair is shown with what goes beyond the paper, and at half the cache."""
 OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.reuse")
 """What tables 2 and 3 set themselves."""
 
@@ -45,6 +47,12 @@ def directions_of(scale: str) -> list[str]:
     names = sorted(path.stem for path in (config_folder() / "direction").glob("*.yaml"))
     kinds = ("micro", "tiny")
     return [name for name in names if own.get(name, name.partition("_")[0] if name.startswith(kinds) else "paper") == scale]
+
+
+def experiments_of(table: str, scale: str) -> tuple[str, ...]:
+    """Files of conf/experiment whose runs a table has at a scale, beside those without a variant."""
+    also = ALSO.get(("table1" if table == "all" else table, scale), ())
+    return (*also, *(name for name in EXPERIMENTS[table] if name not in also))
 
 
 def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:
@@ -60,7 +68,7 @@ def default_directions(table: str, scale: str) -> dict[str, tuple[str, ...]]:
         from appendix_tables.inputs import ADDITIONAL
 
         base = (*base, *ADDITIONAL.get(scale, ()))
-    return {"base": base, "variants": pair if EXPERIMENTS[table] else ()}
+    return {"base": base, "variants": pair if experiments_of(table, scale) else ()}
 
 
 def variant_tasks(config: Config) -> list[str]:
@@ -73,7 +81,7 @@ def run_names(table: str, scale: str, seeds: Sequence[int] = (0,)) -> list[str]:
     """Folders of the runs of a table under the scale's own settings, in the order of `plan`; composes nothing."""
     chosen = default_directions(table, scale)
     names = [f"{direction}{variant_suffix(0.25, '', seed)}" for seed in seeds for direction in chosen["base"]]
-    for experiment in EXPERIMENTS[table]:
+    for experiment in experiments_of(table, scale):
         settings = yaml.safe_load((config_folder() / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8"))
         retention = settings.get("budget", {}).get("retention", BudgetConfig().retention)
         suffixes = [variant_suffix(retention, settings.get("paths", {}).get("variant", ""), seed) for seed in seeds]
@@ -90,9 +98,10 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
         ConfigError: a bad override, one that the table sets itself, or two runs of one folder.
     """
     given = {override.partition("=")[0] for override in overrides}
-    if EXPERIMENTS[table] and (clash := [name for name in OURS if name in given]):
-        raise ConfigError(f"{table} sets {clash[0]} itself, for each of its runs. Leave it out, or use acct train -m.")
     config = compose(list(overrides))
+    experiments = experiments_of(table, config.scale)
+    if experiments and (clash := [name for name in OURS if name in given]):
+        raise ConfigError(f"{table} sets {clash[0]} itself, for each of its runs. Leave it out, or use acct train -m.")
     if config.reproduce.seeds and "runtime.seed" in given:
         raise ConfigError("runtime.seed and reproduce.seeds both name training seeds. Leave one of them out.")
     chosen = default_directions(table, config.scale)
@@ -110,7 +119,7 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
 
     seeds = [(f"runtime.seed={seed}",) for seed in config.reproduce.seeds] or [()]
     base = {(seed, direction): add((f"direction={direction}", *seed)) for seed in seeds for direction in directions or chosen["base"]}
-    for experiment in EXPERIMENTS[table]:
+    for experiment in experiments:
         for seed in seeds:
             for direction in directions or chosen["variants"]:
                 add((f"direction={direction}", f"experiment={experiment}", *seed, *fewer), base[seed, direction])

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from acct.cli.plan import plan, variant_tasks
+from acct.cli.plan import experiments_of, plan, variant_tasks
 from acct.config.root import Config, compose
 from acct.config.training import STAGES
 from acct.errors import AcctError, ArtifactError, ConfigError, UnknownName
 
 TABLES = ("table1", "table2", "table3", "appendix", "all")
-SHOWN = {"table1": ("table1",), "table2": ("table2",), "table3": ("table3",), "all": ("table1", "table2", "table3")}
+SHOWN = {
+    "table1": ("table1", "beyond"), "table2": ("table2",), "table3": ("table3",), "all": ("table1", "beyond", "table2", "table3"),
+}  # fmt: skip
+"""Which tables are printed, where there are records for them."""
 WORKER_PROGRESS_SECONDS = 15  # lines of several runs share one terminal
 
 
@@ -44,9 +47,9 @@ def reproduce(arguments: list[str]) -> None:
     ensure_data(config, [config.data.dataset], [config.data.split, config.data.held_out_split])
     ensure_data(config, config.evaluation.tasks, [config.evaluation.split])
     results = Path(config.paths.results) / config.scale
-    noun = "directions" if table == "table1" else "runs"
+    noun = "runs" if experiments_of(table, config.scale) else "directions"
     print(f"{table}: {len(runs)} {noun}, stages {', '.join(STAGES)}, then evaluation; everything goes to {results}", flush=True)
-    if table != "table1":
+    if noun == "runs":
         print(_announced(config, [run.name for run in runs]), flush=True)
     started = time.monotonic()
     shown = overrides if "runtime.progress_seconds" in given else [*overrides, f"runtime.progress_seconds={WORKER_PROGRESS_SECONDS}"]

@@ -83,6 +83,17 @@ def test_a_wrong_direction_or_task_is_a_message(capsys):
 @pytest.mark.parametrize("table", EXPERIMENTS)
 def test_names_are_known_without_composing(table):
     assert run_names(table, "micro") == [job.name for job in plan(table, [])]
+    assert run_names(table, "real-small") == [job.name for job in plan(table, ["scale=real-small"])]
+
+
+def test_a_real_pair_has_acct_plus_and_half_the_cache_in_table1():
+    forward, back = SIX["real-small"]
+    assert shape("table1", "scale=real-small") == {
+        forward: (), back: (), f"{forward}-plus": (forward,), f"{back}-plus": (back,), f"{forward}-r0.5": (), f"{back}-r0.5": (),
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="table1 sets budget"):
+        plan("table1", ["scale=real-small", "budget.retention=0.5"])
+    assert len(plan("table1", ["budget.retention=0.5"])) == len(SIX["micro"])
 
 
 def test_runs_share_no_gpu_unasked():
