@@ -78,6 +78,7 @@ class CompilerConfig:
         attention_positions, behaviour_positions: last query positions under the two terms.
         continuation: beyond the paper: the target's own greedy continuation (supervision.continuation_rows) follows the query under both
             terms, the first of which then sees at most supervision.query_rows positions.
+        attention_output: beyond the paper: weight of what attention reads (`acct.losses.attention_output`), at the positions of L_attn.
     """
 
     residual: bool = True
@@ -112,9 +113,10 @@ class CompilerConfig:
     attention_positions: int = 32
     behaviour_positions: int = 8
     continuation: bool = False
+    attention_output: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "ridge"):
+        for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "attention_output", "ridge"):
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))

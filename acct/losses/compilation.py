@@ -31,13 +31,14 @@ Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class CompilationWeights:
-    """Weights of the five terms; 0 leaves a term out."""
+    """Weights of the five terms, and of the one beyond the paper (`acct.losses.attention_output`); 0 leaves a term out."""
 
     key_direction: float = 1.0
     key_scale: float = 1e-4
     value: float = 1.0
     attention: float = 1.0
     behaviour: float = 1.0
+    attention_output: float = 0.0
 
     def total(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Weighted sum of the terms given by name; a term with weight 0 may be missing."""
@@ -130,6 +131,8 @@ class AttentionTeacher:
         history: [batch, layer, query_head, row], log of the sum of exp(logit) over the query keys that the row sees. It is all that
             the compiled and the native distribution share, so the query keys themselves are not needed again.
         keys: native selected keys rotated, [slot, dim]. scaling: of the logits.
+        history_values: [batch, layer, query_head, row, dim], what the row reads of the query's own values, its shares of them summing to
+            one; None unless asked for (`acct.losses.attention_output`).
     """
 
     queries: Tensor
@@ -137,14 +140,18 @@ class AttentionTeacher:
     history: Tensor
     keys: Tensor
     scaling: float
+    history_values: Tensor | None = None
 
 
 @torch.no_grad()
-def attention_teacher(rotate: Rotate, native: NativeStates, selection: Selection, scaling: float, positions: int = 32) -> AttentionTeacher:
+def attention_teacher(
+    rotate: Rotate, native: NativeStates, selection: Selection, scaling: float, positions: int = 32, values: bool = False
+) -> AttentionTeacher:
     """Prepare L_attn from the native run with its query vectors.
 
     Args:
         rotate: the target adapter's. native: with `queries_pre`. scaling: the target's attention scale. positions: most query positions.
+        values: also what the rows read of the query's own values.
     """
     assert native.queries_pre is not None, "read the native states with queries=True"
     layers, heads = selection.layers, selection.heads
@@ -156,14 +163,18 @@ def attention_teacher(rotate: Rotate, native: NativeStates, selection: Selection
     queries = rotate(native.queries_pre.gather(3, where), (start + index)[:, None, None], totals[:, None, None, None])
     along = torch.arange(query, device=index.device)
     query_keys = rotate(native.query_keys_pre, (start + along)[:, None], totals[:, None, None])  # [batch, unit, query, dim]
-    folded = _fold(_wide(queries), heads)  # [batch, layer, head, group * row, dim]
-    logits = scaling * folded @ _wide(query_keys).unflatten(1, (layers, heads)).mT  # [batch, layer, head, group * row, query]
+    folded = fold(wide(queries), heads)  # [batch, layer, head, group * row, dim]
+    logits = scaling * folded @ wide(query_keys).unflatten(1, (layers, heads)).mT  # [batch, layer, head, group * row, query]
     hidden = along > index[..., None]  # [batch, row, query]
     logits = logits.unflatten(3, (-1, index.shape[1])).masked_fill(hidden[:, None, None, None], float("-inf"))
     history = logits.logsumexp(-1).flatten(2, 3)
+    read = None
+    if values:
+        own = wide(native.query_values).unflatten(1, (layers, heads))[:, :, :, None]  # [batch, layer, head, 1, query, dim]
+        read = (logits.softmax(-1) @ own).flatten(2, 3).view_as(queries).to(queries.dtype)
     keys, _ = gather_native(selection, native)
     keys = rotate(keys, selection.positions, totals[batch_index(selection)])
-    return AttentionTeacher(queries, valid, history.view(batch, layers, -1, index.shape[1]), keys, scaling)
+    return AttentionTeacher(queries, valid, history.view(batch, layers, -1, index.shape[1]), keys, scaling, read)
 
 
 def attention(compiled: Tensor, teacher: AttentionTeacher, selection: Selection) -> Tensor:
@@ -183,7 +194,8 @@ def attention(compiled: Tensor, teacher: AttentionTeacher, selection: Selection)
     return result
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
+    """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -197,8 +209,8 @@ class _AttentionDivergence(torch.autograd.Function):
         total = compiled.new_zeros(())
         gradient = torch.zeros_like(compiled) if ctx.needs_input_grad[0] else None
         native = teacher.keys.to(compiled.dtype)
-        vectors = teacher.scaling * _fold(teacher.queries.to(compiled.dtype), selection.heads)  # [batch, layer, head, group * row, dim]
-        history = _fold(teacher.history.to(compiled.dtype)[..., None], selection.heads)
+        vectors = teacher.scaling * fold(teacher.queries.to(compiled.dtype), selection.heads)  # [batch, layer, head, group * row, dim]
+        history = fold(teacher.history.to(compiled.dtype)[..., None], selection.heads)
         # Two more numbers for each row: 1 meets a slot's mask, the history meets one slot that stands for all visible query keys.
         queries = torch.cat([vectors, torch.ones_like(history), history], dim=-1)
         row_weights = weights.repeat(1, vectors.shape[3] // weights.shape[1])[:, None, :, None]  # [batch, 1, group * row, 1]
@@ -207,7 +219,7 @@ class _AttentionDivergence(torch.autograd.Function):
             if not index.shape[-1]:
                 continue
             here = layer_slice(selection, layer)
-            log_native, log_compiled = (_log_shares(queries[:, layer], keys[here], index, valid) for keys in (native, compiled))
+            log_native, log_compiled = (log_shares(queries[:, layer], keys[here], index, valid) for keys in (native, compiled))
             difference = log_native - log_compiled
             native_share = log_native.clamp_(min=_LEAST).exp_()
             total += (row_weights * difference.mul_(native_share).sum(-1, keepdim=True)).sum()
@@ -225,12 +237,12 @@ class _AttentionDivergence(torch.autograd.Function):
         return (None if gradient is None else grad_output * gradient), None, None, None
 
 
-def _fold(x: Tensor, heads: int) -> Tensor:
+def fold(x: Tensor, heads: int) -> Tensor:
     """[batch, layer, query_head, row, dim] -> [batch, layer, head, group * row, dim]: query heads beside their KV head."""
     return x.unflatten(2, (heads, -1)).flatten(3, 4)
 
 
-def _log_shares(queries: Tensor, keys: Tensor, index: Tensor, valid: Tensor) -> Tensor:
+def log_shares(queries: Tensor, keys: Tensor, index: Tensor, valid: Tensor) -> Tensor:
     """Log of the joint softmax [batch, head, group * row, S + 1], the query history last; about -1e30 at padding."""
     batch, heads, width = index.shape
     dim = keys.shape[-1]
@@ -250,7 +262,7 @@ def behaviour(student_logits: Tensor, teacher_logits: Tensor, query_lengths: Ten
     """
     index, valid = last_rows(query_lengths, positions)
     example = torch.arange(len(index), device=index.device)[:, None]
-    student = F.log_softmax(_wide(student_logits[example, index]), dim=-1)
-    teacher = F.log_softmax(_wide(teacher_logits.detach()[example, index]), dim=-1)
+    student = F.log_softmax(wide(student_logits[example, index]), dim=-1)
+    teacher = F.log_softmax(wide(teacher_logits.detach()[example, index]), dim=-1)
     divergence = F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)  # [batch, row]
     return (divergence * valid / valid.sum(1, keepdim=True)).sum() / len(index)

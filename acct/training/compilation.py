@@ -25,6 +25,7 @@ from acct.compiler.grouped import UnitGroups
 from acct.compiler.readout import ReadoutStatistics
 from acct.compiler.residual import Residual
 from acct.generation import stop_tokens
+from acct.losses.attention_output import attention_output
 from acct.losses.compilation import (
     AttentionTeacher,
     CompilationWeights,
@@ -59,8 +60,9 @@ class FrozenBatch:
         bridge: whose output the next two are; None while they are what a Bridge maps.
         source_keys, source_values: [slot, features], or K^B and V^B [slot, dim]. native_keys, native_values: [slot, dim].
         totals: int64 [batch], N + Q.
-        teacher_attention: for L_attn, None when its weight is 0. teacher_logits: [batch, row, vocabulary] at the last query positions
-        with the native states mounted, None when the behaviour weight is 0. query_ids [batch, query], query_lengths [batch].
+        teacher_attention: for L_attn and L_out, None when neither has a weight. teacher_logits: [batch, row, vocabulary] at the last
+        query positions with the native states mounted, None when the behaviour weight is 0.
+        query_ids [batch, query], query_lengths [batch].
     """
 
     selection: Selection
@@ -107,6 +109,11 @@ class CompilationTask:
         self._room = cache_bytes
         self._embedding: EmbeddingStatistics | None = None
         self.reads = bridge_reads(session.config, session.pair.geometry)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether a term looks at attention."""
+        return self.weights.attention > 0 or self.weights.attention_output > 0
 
     def statistics(self, batches: Sequence[list[int]], label: str, embedding: EmbeddingStatistics | None = None) -> BridgeStatistics:
         """Sufficient statistics of the Bridge over these batches, float64; what is read on the way is kept while there is room.
@@ -179,7 +186,7 @@ class CompilationTask:
             batch, native = with_continuation(batch, rows)
             native = move_native(native, device)
         else:
-            native = move_native(cache.native(pair.target, batch, queries=self.weights.attention > 0), device)
+            native = move_native(cache.native(pair.target, batch, queries=self._looks), device)
         if statistics is not None:
             statistics.add(states, selection, native)
         if self._embedding is not None:
@@ -195,10 +202,10 @@ class CompilationTask:
         native_keys, native_values = gather_native(selection, native)
         totals = native.context_lengths + native.query_lengths
         teacher = None
-        if self.weights.attention > 0:
+        if self._looks:
             known = self.session.config.supervision.query_rows if self.settings.continuation else self.settings.attention_positions
-            positions = min(known, self.settings.attention_positions)
-            teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, positions)
+            positions, reads = min(known, self.settings.attention_positions), self.weights.attention_output > 0
+            teacher = attention_teacher(pair.target.rotate, native, selection, pair.target.scaling, positions, reads)
         frozen = FrozenBatch(
             selection, UnitGroups.of(selection), without_cache(states), source_keys, source_values, native_keys, native_values,
             totals, teacher, None, batch.query_ids, native.query_lengths,
@@ -217,15 +224,20 @@ class CompilationTask:
 
     def terms(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
         """Every term with a weight, for compiled pre-RoPE keys and values [slot, dim]."""
-        selection, epsilon, weights = frozen.selection, self.settings.epsilon, slot_weights(frozen.selection)
+        selection, epsilon, slots, weights = frozen.selection, self.settings.epsilon, slot_weights(frozen.selection), self.weights
         found = {
-            "key_direction": key_direction(keys, frozen.native_keys, selection, epsilon, weights),
-            "key_scale": key_scale(keys, frozen.native_keys, selection, epsilon, weights),
-            "value": value(values, frozen.native_values, selection, epsilon, weights),
+            "key_direction": key_direction(keys, frozen.native_keys, selection, epsilon, slots),
+            "key_scale": key_scale(keys, frozen.native_keys, selection, epsilon, slots),
+            "value": value(values, frozen.native_values, selection, epsilon, slots),
         }
         if frozen.teacher_attention is not None:
             rotated = rotate_kv(self.session.pair.target, SparseKV(selection, keys, values, False), frozen.totals)
-            found["attention"] = attention(rotated.keys, frozen.teacher_attention, selection)
+            if weights.attention > 0:
+                found["attention"] = attention(rotated.keys, frozen.teacher_attention, selection)
+            if weights.attention_output > 0:
+                found["attention_output"] = attention_output(
+                    rotated.keys, values, frozen.native_values, frozen.teacher_attention, selection, epsilon
+                )
         if frozen.teacher_logits is not None:
             logits = self.query_logits(frozen, keys, values)
             rows = frozen.query_lengths.clamp(max=self.settings.behaviour_positions)

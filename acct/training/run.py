@@ -50,6 +50,7 @@ LATER: dict[str, Any] = {
     "readout_start": "zero",
     "readout_ridge": 1e-2,
     "continuation": False,
+    "attention_output": 0.0,
     "rates": "uniform",
 }
 """Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""

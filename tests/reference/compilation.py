@@ -83,6 +83,41 @@ def attention(
     return sum(means) / len(means)  # type: ignore[return-value]
 
 
+def attention_output(
+    compiled_pre: Tensor, compiled_values: Tensor, native: NativeStates, selection: Selection, rotate: Rotate, scaling: float,
+    positions: int = 32, epsilon: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """What each row reads, one (example, layer, query head, row) at a time, over native and over compiled context slots."""
+    assert native.queries_pre is not None
+    examples, units = batch_index(selection), unit_index(selection)
+    query_heads = native.queries_pre.shape[2]
+    total_loss = compiled_pre.sum() * 0
+    for b in range(selection.batch):
+        n, q = int(native.context_lengths[b]), int(native.query_lengths[b])
+        total, along = torch.tensor(n + q), n + torch.arange(q)
+        for layer in range(selection.layers):
+            error, size = compiled_pre.sum() * 0, 0.0
+            for query_head in range(query_heads):
+                unit = layer * selection.heads + query_head // (query_heads // selection.heads)
+                slots = ((examples == b) & (units == unit)).nonzero()[:, 0]
+                where = selection.positions[slots]
+                context = [
+                    (rotate(native.context_keys_pre[b, unit, where], where, total), native.context_values[b, unit, where]),
+                    (rotate(compiled_pre[slots], where, total), compiled_values[slots]),
+                ]
+                query_keys = rotate(native.query_keys_pre[b, unit, :q], along, total)
+                vectors = rotate(native.queries_pre[b, layer, query_head, :q], along, total)
+                for j in range(max(0, q - positions), q):
+                    full, own = (
+                        (scaling * torch.cat([keys, query_keys[: j + 1]]) @ vectors[j]).softmax(0)
+                        @ torch.cat([values, native.query_values[b, unit, : j + 1]])
+                        for keys, values in context
+                    )
+                    error, size = error + (own - full).square().sum(), size + float(full.square().sum())
+            total_loss = total_loss + error / (size + epsilon)
+    return total_loss / (selection.batch * selection.layers)
+
+
 def behaviour(student_logits: Tensor, teacher_logits: Tensor, query_lengths: Tensor, positions: int = 8) -> Tensor:
     means = []
     for b, length in enumerate(query_lengths.tolist()):

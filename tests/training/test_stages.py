@@ -232,6 +232,14 @@ def test_a_compiler_trained_on_continuations_names_what_they_were_asked_for_with
     assert "supervision.query_rows" not in load_artifact(run_of(finished), "compiler").card["built_from"]
 
 
+def test_what_attention_reads_is_a_further_term(finished, tmp_path):
+    card = train(copy_of(finished, tmp_path, "compiler.attention_output=1", "compiler.behaviour=0"))["compiler"].card
+    held_out = card["held_out"]
+    assert held_out["bridge_attention_output"] > 0 and held_out["compiler_attention_output"] > 0 and "bridge_behaviour" not in held_out
+    assert card["built_from"]["compiler.attention_output"] == 1
+    assert "compiler.attention_output" not in load_artifact(run_of(finished), "compiler").card["built_from"]
+
+
 def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_path, monkeypatch):
     seen = {}
 
