@@ -123,3 +123,27 @@ def test_a_run_is_summed_up_without_weights_and_answers(collect, finished, tmp_p
     first = copied.read_bytes()
     collect.copy_runs(results, tmp_path / "runs")
     assert copied.read_bytes() == first
+
+
+def test_the_real_pair_is_copied_with_every_answer_and_what_it_cost(collect, finished, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    script = importlib.import_module("real_small")
+    folder, results = tmp_path / "real_small", tmp_path / "results"
+    folder.mkdir()
+    shutil.copyfile(ROOT / "experiments/real_small/README.md", folder / "README.md")
+    monkeypatch.setattr(script, "FOLDER", folder)
+    assert script.main([str(results)]) == 2 and not list(folder.glob("*.csv"))
+    shutil.copytree(finished.paths.run, results / "tiny_run")
+    shutil.rmtree(results / "tiny_run/evaluation", ignore_errors=True)
+    report = evaluate(results / "tiny_run/evaluation", replace(OPTIONS, methods=("target_full", "acct")))
+    for name in ("tables", "figures"):
+        (results / name).mkdir()
+    (results / "tables/beyond.md").write_text("# Beyond\n\n| ACCT+ |\n")
+    (results / "tables/beyond.csv").write_text("a,b\n")
+    (results / "figures/relative.png").write_bytes(b"png")
+    assert script.main([str(results)]) == 2  # table2 and nll_gap are missing, which is said
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "### Beyond" in text and f"| tiny_run | " in text and f"| {report.new:,} |" in text and "](relative.png)" in text
+    assert (folder / "records/tiny_run.parquet").is_file() and (folder / "runs/tiny_run.json").is_file() and (folder / "beyond.csv").is_file()
+    monkeypatch.setattr(script, "LARGEST", 1)
+    assert "more than 1: not copied" in script.copy_records(results, folder / "records")[0]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from acct.compiler.grouped import UnitGroups
 from acct.errors import ConfigError, InputError, SelectionError
 from acct.geometry import PairGeometry
-from acct.selection import gather_native, gather_source
+from acct.selection import gather_native, gather_source, slots_by_unit
 from acct.types import NativeStates, Selection, SourceStates
 
 logger = logging.getLogger(__name__)
@@ -111,39 +111,47 @@ class BridgeStatistics:
                         f"the {side} {kind} at {int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} selected slots are NaN or "
                         f"Inf; the Bridge needs finite states. Check the model's weights and its dtype (float16 overflows)."
                     )
-        device = self.rows.device
-        for block in UnitGroups.of(selection).blocks:
-            mask = block.valid.to(device)[..., None]  # [group, width, 1]
-            rows = mask.sum(1).to(torch.float64)  # [group, 1]
-            sums = []
-            for source, target in pairs:
-                x, y = (v[block.index].to(device, torch.float64) for v in (source, target))  # [group, width, dim]
-                x_mean, y_mean = (v.mul(mask).sum(1) / rows for v in (x, y))
-                x, y = (x - x_mean[:, None]).mul_(mask), (y - y_mean[:, None]).mul_(mask)
-                sums.append((x_mean, y_mean, x.mT @ x, x.mT @ y, y.square().sum(1)))
-            self._merge(block.units.to(device), rows[:, 0], *(torch.stack(parts) for parts in zip(*sums)))
+        order, counts = slots_by_unit(selection), selection.counts.sum(0).tolist()
+        before = self.rows.tolist()
+        for unit, slots in enumerate(order.split(counts)):
+            if len(slots):
+                for kind, vectors in enumerate(pairs):
+                    self._add(kind, unit, before[unit], *(v[slots.to(v.device)].to(self.rows.device, torch.float64) for v in vectors))
+        self.rows += selection.counts.sum(0).to(self.rows)
+
+    def _add(self, kind: int, unit: int, before: float, x: Tensor, y: Tensor) -> None:
+        """Rows x [row, features] and y [row, dim] of one unit that has seen `before` rows; products go into the sums in place.
+
+        With many features the sums are large (a gigabyte for eight layers of a real pair), and one more copy of them would cost as much as
+        the products.
+        """
+        x_mean, y_mean = x.mean(0), y.mean(0)
+        x, y = x - x_mean, y - y_mean
+        share = len(x) / (before + len(x))
+        dx, dy = x_mean - self.source_mean[kind, unit], y_mean - self.target_mean[kind, unit]
+        self.source_products[kind, unit].addmm_(x.mT, x).addr_(dx, dx, alpha=before * share)
+        self.cross_products[kind, unit].addmm_(x.mT, y).addr_(dx, dy, alpha=before * share)
+        self.target_squares[kind, unit] += y.square().sum(0) + dy.square() * (before * share)
+        self.source_mean[kind, unit] += dx * share
+        self.target_mean[kind, unit] += dy * share
 
     def merge(self, other: BridgeStatistics) -> None:
-        """Add what another accumulation of the same pair has seen (another process, another part of the data)."""
-        every = torch.arange(len(self.rows), device=self.rows.device)
-        self._merge(every, *(t.to(self.rows.device) for t in other._tensors()))
+        """Add what another accumulation of the same pair has seen (another process, another part of the data).
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return (self.rows, self.source_mean, self.target_mean, self.source_products, self.cross_products, self.target_squares)
-
-    def _merge(self, units: Tensor, rows: Tensor, x_mean: Tensor, y_mean: Tensor, xx: Tensor, xy: Tensor, yy: Tensor) -> None:
-        """Chan, Golub, LeVeque: M = M_a + M_b + delta delta^T n_a n_b / (n_a + n_b)."""
-        before = self.rows[units]
-        total = before + rows
-        share = rows / total.clamp(min=1)  # [group]
-        dx, dy = x_mean - self.source_mean[:, units], y_mean - self.target_mean[:, units]  # [kind, group, dim]
-        weighted = dx * (before * share)[:, None]
-        self.source_products[:, units] += xx + weighted[..., None] * dx[..., None, :]
-        self.cross_products[:, units] += xy + weighted[..., None] * dy[..., None, :]
-        self.target_squares[:, units] += yy + dy.square() * (before * share)[:, None]
-        self.source_mean[:, units] += dx * share[:, None]
-        self.target_mean[:, units] += dy * share[:, None]
-        self.rows[units] = total
+        Chan, Golub, LeVeque: M = M_a + M_b + delta delta^T n_a n_b / (n_a + n_b).
+        """
+        own = vars(other).items()
+        there = {name: value.to(self.rows.device) for name, value in own if isinstance(value, Tensor)}
+        total = self.rows + there["rows"]
+        share = there["rows"] / total.clamp(min=1)  # [unit]
+        dx, dy = there["source_mean"] - self.source_mean, there["target_mean"] - self.target_mean  # [kind, unit, dim]
+        weighted = dx * (self.rows * share)[:, None]
+        self.source_products += there["source_products"] + weighted[..., None] * dx[..., None, :]
+        self.cross_products += there["cross_products"] + weighted[..., None] * dy[..., None, :]
+        self.target_squares += there["target_squares"] + dy.square() * (self.rows * share)[:, None]
+        self.source_mean += dx * share[:, None]
+        self.target_mean += dy * share[:, None]
+        self.rows = total
 
     def target_scale(self) -> Tensor:
         """How far the native vectors' numbers are from their means, root mean square: float64 [kind, unit]; 1 where nothing varies."""

@@ -138,7 +138,8 @@ def test_merged_parts_and_single_examples_equal_one_accumulation() -> None:
             native = {n: v[[example]] for n, v in vars(batch.native).items() if isinstance(v, torch.Tensor)}
             second.add(dataclasses.replace(batch.states, **states), kept, dataclasses.replace(batch.native, **native))
     first.merge(second)
-    for a, b in zip(whole._tensors(), first._tensors()):
+    tensors = ([v for v in vars(one).values() if isinstance(v, torch.Tensor)] for one in (whole, first))
+    for a, b in zip(*tensors):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-11)
 
 

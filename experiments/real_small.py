@@ -1,0 +1,80 @@
+"""Copy what the real pair gave into experiments/real_small: python experiments/real_small.py [results/real-small]
+
+Needs `make reproduce-table1 SCALE=real-small ...`, or the evaluated runs that there are so far, then `acct tables` and `acct figures`.
+The outcome of the README are the rendered tables and what each run cost; beside it lie every table as CSV, the figures, every answer
+(records/<run>.parquet) and the summary of every run (runs/<run>.json: configuration, hashes of models and data, hardware, seconds).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from collect import copy_runs, filled, training_table
+
+from acct.reporting.records import read_records
+
+FOLDER = Path(__file__).resolve().parent / "real_small"
+TABLES = ("beyond", "nll_gap", "table2", "table1", "significance")
+SHOWN = ("beyond", "nll_gap", "table2")
+LARGEST = 8_000_000
+"""Bytes of all records together: more belongs elsewhere than in a repository."""
+
+
+def hours_table(results: Path) -> str:
+    """Hours of training and of evaluation of every run, peak memory, threads and hardware, from provenance."""
+    lines = ["| run | training (h) | evaluation (h) | answers | peak memory (GiB) | threads |", "|---|---:|---:|---:|---:|---:|"]
+    machines = set()
+    for run in sorted(path.parent.parent for path in results.glob("*/evaluation/records.parquet")):
+        found = [
+            json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            for path in (run / "provenance.json", run / "evaluation" / "provenance.json")
+        ]
+        hours = [sum(one.get("phases_seconds", one.get("seconds", {})).values()) / 3600 for one in found]
+        peak = max(one.get("peak_memory_bytes", 0) for one in found) / 2**30
+        answers = len(read_records(run / "evaluation").frame)
+        lines.append(f"| {run.name} | {hours[0]:.2f} | {hours[1]:.2f} | {answers:,} | {peak:.1f} | {found[-1].get('threads', '–')} |")
+        machines |= {f"{one['processor']}, {one['cores']} cores" for one in found if one}
+    return "\n".join([*lines, "", f"Hardware: {'; '.join(sorted(machines))}.", ""])
+
+
+def copy_records(results: Path, folder: Path) -> list[str]:
+    """Every run's answers, in place of all earlier ones; what is too large, in words."""
+    files = sorted(results.glob("*/evaluation/records.parquet"))
+    size = sum(file.stat().st_size for file in files)
+    if size > LARGEST:
+        return [f"records are {size:,} bytes, more than {LARGEST:,}: not copied."]
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.parquet"):
+        old.unlink()
+    for file in files:
+        shutil.copyfile(file, folder / f"{file.parent.parent.name}.parquet")
+    return []
+
+
+def main(arguments: list[str]) -> int:
+    results = Path(arguments[0]) if arguments else FOLDER.parents[1] / "results/real-small"
+    tables, figures = results / "tables", sorted((results / "figures").glob("*.png"))
+    missing = [f"{tables / name}.md is not there: acct tables." for name in SHOWN if not (tables / f"{name}.md").is_file()]
+    parts = [path.read_text(encoding="utf-8") for name in SHOWN if (path := tables / f"{name}.md").is_file()]
+    if not parts:
+        print(f"{results} holds no table: make reproduce-table1 SCALE=real-small, or acct tables scale=real-small.", file=sys.stderr)
+        return 2
+    runs = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*/provenance.json"))}
+    parts += ["# What it cost\n\n" + hours_table(results) + "\n" + training_table(runs)]
+    parts += ["# Figures\n\n" + "\n\n".join(f"![{file.stem}]({file.name})" for file in figures) + "\n"] if figures else []
+    readme = FOLDER / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf-8"), "\n".join(parts)), encoding="utf-8")
+    for old in (*FOLDER.glob("*.png"), *FOLDER.glob("*.csv")):
+        old.unlink()
+    for file in (*figures, *(path for name in TABLES if (path := tables / f"{name}.csv").is_file())):
+        shutil.copyfile(file, FOLDER / file.name)
+    missing += copy_runs(results, FOLDER / "runs") + copy_records(results, FOLDER / "records")
+    print("\n".join(missing or ["everything is copied"]), file=sys.stderr)
+    return 2 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
