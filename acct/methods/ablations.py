@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from acct.methods.base import SparseMethod
 from acct.methods.prepared import Prepared
 from acct.types import SparseKV
@@ -36,3 +38,23 @@ class BridgeOnly(SparseMethod):
 
     def states(self, prepared: Prepared) -> SparseKV:
         return prepared.bridged
+
+
+class NativeKeys(SparseMethod):
+    """ACCT's positions and values under the target's own keys: what compiled values alone cost (spec 11, exact keys with mapped values)."""
+
+    name = "native_keys"
+    on_request: ClassVar[bool] = True
+
+    def states(self, prepared: Prepared) -> SparseKV:
+        return SparseKV(prepared.compiled.selection, prepared.native_at(prepared.selection).keys, prepared.compiled.values, rotated=True)
+
+
+class NativeValues(SparseMethod):
+    """ACCT's positions and keys over the target's own values: what compiled keys alone cost."""
+
+    name = "native_values"
+    on_request: ClassVar[bool] = True
+
+    def states(self, prepared: Prepared) -> SparseKV:
+        return SparseKV(prepared.compiled.selection, prepared.compiled.keys, prepared.native_at(prepared.selection).values, rotated=True)

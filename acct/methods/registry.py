@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from acct.errors import UnknownName
-from acct.methods.ablations import BridgeOnly, NativeKV, RandomSelection
+from acct.methods.ablations import BridgeOnly, NativeKeys, NativeKV, NativeValues, RandomSelection
 from acct.methods.acct import ACCT
 from acct.methods.base import Method
 from acct.methods.compressors.base import SUFFIX, Compressor
@@ -22,6 +22,7 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         TargetFull, ACCT, SourceFull, NoContext, NativeKV, RandomSelection, BridgeOnly, Zeros, Noise, WrongDocument, RawSource,
+        NativeKeys, NativeValues,
         SnapKV, SnapKVQueryAware, PyramidKV, PyramidKVQueryAware, ObservedAttention, ObservedAttentionQueryAware, ExpectedAttention,
         ExpectedAttentionQueryAware, ridge_row("ridge_1"), ridge_row("ridge_8"), ridge_row("ridge_1_kept"), ridge_row("ridge_8_kept"),
         ridge_row("ridge_1_all"), ridge_row("ridge_8_all"),

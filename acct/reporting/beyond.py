@@ -21,7 +21,7 @@ from acct.reporting.names import METHODS, TASKS, direction_label, label
 from acct.reporting.tables import NOTHING, Block, Cell, Table, figure_cell, merged_tasks, task_head
 
 VARIANT = "plus"
-OWN = ("acct", "bridge_only", "wrong_document", "zeros", "noise")
+OWN = ("acct", "bridge_only", "wrong_document", "zeros", "noise", "native_keys", "native_values")
 """Rows of a run that depend on how its Compiler was trained."""
 NOWHERE = "no_context"
 

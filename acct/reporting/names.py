@@ -14,7 +14,7 @@ PAPER_TASKS = tuple(TASKS)[:11]
 METHODS: dict[str, str] = {
     "target_full": "Target Full", "acct": "ACCT", "source_full": "Source Full", "no_context": "No context", "native_kv": "Native KV",
     "random": "Random", "bridge_only": "Bridge-only", "zeros": "Zeros", "noise": "Noise", "wrong_document": "Wrong document",
-    "raw_source": "Raw source",
+    "raw_source": "Raw source", "native_keys": "Native keys, compiled values", "native_values": "Compiled keys, native values",
     "snapkv": "SnapKV, context only", "snapkv_query_aware": "SnapKV, with query",
     "pyramidkv": "PyramidKV, context only", "pyramidkv_query_aware": "PyramidKV, with query",
     "observed_attention": "Observed attention, context only", "observed_attention_query_aware": "Observed attention, with query",

@@ -97,6 +97,15 @@ def test_methods_share_intermediate_results() -> None:
 
 
 @torch.no_grad()
+def test_one_side_compiled_and_the_other_exact() -> None:
+    batch = prepared()
+    acct, native, keys, values = (get_method(n).mount(batch).context for n in ("acct", "native_kv", "native_keys", "native_values"))
+    assert torch.equal(keys.keys, native.keys) and torch.equal(keys.values, acct.values) and keys.rotated
+    assert torch.equal(values.keys, acct.keys) and torch.equal(values.values, native.values) and values.rotated
+    assert torch.equal(keys.selection.positions, acct.selection.positions) and not torch.allclose(acct.keys, native.keys)
+
+
+@torch.no_grad()
 def test_bridge_only_leaves_the_residual_out() -> None:
     batch = prepared()
     acct, bridge = batch.compiled, batch.bridged
