@@ -3,10 +3,12 @@
 Needs `make reproduce-table1 SCALE=real-small ...`, or the evaluated runs that there are so far, then `acct tables` and `acct figures`.
 The outcome of the README are the rendered tables and what each run cost; beside it lie every table as CSV, the figures, every answer
 (records/<run>.parquet) and the summary of every run (runs/<run>.json: configuration, hashes of models and data, hardware, seconds).
+The README of the repository gets the rows of ACCT and its controls.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sys
@@ -14,13 +16,50 @@ from pathlib import Path
 
 from collect import copy_runs, filled, training_table
 
+from acct.reporting import claims_excerpt
+from acct.reporting.claims_render import table_line
+from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, label
 from acct.reporting.records import read_records
+from acct.reporting.tables import DASH
 
 FOLDER = Path(__file__).resolve().parent / "real_small"
 TABLES = ("beyond", "nll_gap", "table2", "table1", "significance")
 SHOWN = ("beyond", "nll_gap", "table2")
 LARGEST = 8_000_000
 """Bytes of all records together: more belongs elsewhere than in a repository."""
+
+
+MARKERS = ("<!-- real:begin -->\n", "<!-- real:end -->")
+FRONT = ("target_full", "source_full", "no_context", "native_kv", "random", "acct", "bridge_only", "wrong_document")
+PLUS = ("acct_plus", "bridge_only_plus", "wrong_document_plus")
+PLUS_LABELS = {"acct_plus": "**ACCT+**", "bridge_only_plus": "ACCT+, Bridge-only", "wrong_document_plus": "ACCT+, wrong document"}
+
+
+def front_table(figures: Path) -> str:
+    """Figure, interval and sample size of ACCT, ACCT+ and their controls by direction, from beyond.csv; a dash for what was not run."""
+    with figures.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    found = {(row["direction"], row["task"], row["method"]): row for row in rows}
+    parts = []
+    for direction in dict.fromkeys(row["direction"] for row in rows):
+        tasks = [task for task in TASKS if (direction, task, "target_full") in found]
+        full = {task: found[direction, task, "target_full"] for task in tasks}
+        heads = [f"{label(task, TASKS)} ({METRICS[full[task]['metric']]}, n {full[task]['examples']})" for task in tasks]
+        parts += [f"{direction_label(direction)}:", "", table_line(["", *heads]), table_line(["---", *["---:"] * len(heads)])]
+        for method in (*FRONT, *PLUS):
+            cells = [_cell(found.get((direction, task, method))) for task in tasks]
+            if any(cell != DASH for cell in cells):
+                parts.append(table_line([PLUS_LABELS.get(method) or label(method, METHODS), *cells]))
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _cell(row: dict[str, str] | None) -> str:
+    if row is None or not row["value"]:
+        return DASH
+    decimals = 2 if row["metric"] == "perplexity" else 1
+    value, lower, upper = (f"{float(row[name]):.{decimals}f}" if row[name] else DASH for name in ("value", "lower", "upper"))
+    return f"{value} [{lower}, {upper}]"
 
 
 def hours_table(results: Path) -> str:
@@ -71,6 +110,10 @@ def main(arguments: list[str]) -> int:
         old.unlink()
     for file in (*figures, *(path for name in TABLES if (path := tables / f"{name}.csv").is_file())):
         shutil.copyfile(file, FOLDER / file.name)
+    if (tables / "beyond.csv").is_file():
+        document = FOLDER.parents[1] / "README.md"
+        text = claims_excerpt.filled(document.read_text(encoding="utf-8"), front_table(tables / "beyond.csv"), MARKERS)
+        document.write_text(text, encoding="utf-8")
     missing += copy_runs(results, FOLDER / "runs") + copy_records(results, FOLDER / "records")
     print("\n".join(missing or ["everything is copied"]), file=sys.stderr)
     return 2 if missing else 0

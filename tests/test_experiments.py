@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from acct.reporting.claims_excerpt import excerpt
+from acct.reporting.render import COLUMNS
 from tests.evaluation.test_run import OPTIONS, evaluate
 from tests.training.conftest import finished  # noqa: F401 (a fixture)
 
@@ -139,11 +140,19 @@ def test_the_real_pair_is_copied_with_every_answer_and_what_it_cost(collect, fin
     for name in ("tables", "figures"):
         (results / name).mkdir()
     (results / "tables/beyond.md").write_text("# Beyond\n\n| ACCT+ |\n")
-    (results / "tables/beyond.csv").write_text("a,b\n")
+    figures = [("target_full", 80, 75, 85), ("acct_plus", 60.04, 50, 70), ("random", "", "", "")]
+    lines = [f"a_to_b,squad,f1,{method},{value},{low},{high},,,40" for method, value, low, high in figures]
+    (results / "tables/beyond.csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    (tmp_path / "experiments").mkdir()
+    folder = folder.rename(tmp_path / "experiments/real_small")
+    monkeypatch.setattr(script, "FOLDER", folder)
+    (tmp_path / "README.md").write_text(f"before\n{script.MARKERS[0]}old\n{script.MARKERS[1]}\nafter\n")
     (results / "figures/relative.png").write_bytes(b"png")
     assert script.main([str(results)]) == 2  # table2 and nll_gap are missing, which is said
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "### Beyond" in text and "| tiny_run | " in text and f"| {report.new:,} |" in text and "](relative.png)" in text
+    front = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "SQuAD (F1, n 40)" in front and "| **ACCT+** | 60.0 [50.0, 70.0] |" in front and "Random" not in front and "old" not in front
     assert all((folder / name).is_file() for name in ("records/tiny_run.parquet", "runs/tiny_run.json", "beyond.csv"))
     monkeypatch.setattr(script, "LARGEST", 1)
     assert "more than 1: not copied" in script.copy_records(results, folder / "records")[0]

@@ -45,17 +45,19 @@ def _row(claim: Mapping[str, Any]) -> str:
     return table_line([claim["claim"], claim["place"], claim["claimed"], seen, str(examples), verdict])
 
 
-def filled(document: str, text: str) -> str:
+def filled(document: str, text: str, markers: tuple[str, str] = (BEGIN, END)) -> str:
     """The document with its block replaced.
 
+    Args:
+        markers: what stands before the block, its line end included, and behind it.
     Raises:
         ArtifactError: the markers do not stand there once each, in order.
     """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in after:
-        raise ArtifactError(f"the document must hold {BEGIN.strip()} and {END} once each, in this order.")
-    return before + BEGIN + text + END + after
+    before, begin, rest = document.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
+    if not begin or not end or begin in rest or end in after:
+        raise ArtifactError(f"the document must hold {markers[0].strip()} and {markers[1]} once each, in this order.")
+    return before + begin + text + end + after
 
 
 def main(arguments: Sequence[str]) -> int:
