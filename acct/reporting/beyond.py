@@ -17,7 +17,7 @@ import numpy as np
 
 from acct.reporting.figures import REFERENCE, Sheet, lower_is_better
 from acct.reporting.intervals import Sampled
-from acct.reporting.names import METHODS, TASKS, direction_label, label
+from acct.reporting.names import METHODS, TASKS, direction_label, in_order, label
 from acct.reporting.tables import NOTHING, Block, Cell, Table, figure_cell, merged_tasks, task_head
 
 VARIANT = "plus"
@@ -34,6 +34,9 @@ def plus_label(method: str) -> str:
 def beyond_table(base: Sheet | None, plus: Sheet) -> Table:
     """ACCT+ under all rows of the runs without a variant, in the directions of either.
 
+    A row that does not depend on how the Compiler was trained comes from the run without a variant, and from that of ACCT+ where it is
+    missing there.
+
     Args:
         base: runs without a variant, None where there are none.
     """
@@ -41,18 +44,27 @@ def beyond_table(base: Sheet | None, plus: Sheet) -> Table:
     tasks, metric = merged_tasks(sheets)
     blocks, figures = [], list(base.all()) if base is not None else []
     for direction in dict.fromkeys(d for sheet in sheets for d in sheet.directions):
+        here = base if base is not None and direction in base.directions else None
+        there = plus if direction in plus.directions else None
+        own_rows = {m for m in (there.methods if there is not None else ()) if m not in OWN}
+        shared = in_order({*(here.methods if here is not None else ()), *own_rows}, METHODS)
         rows = []
-        for sheet, methods, written in ((base, None, None), (plus, OWN, plus_label)):
-            if sheet is None or direction not in sheet.directions:
-                continue
-            found = [m for m in sheet.methods if methods is None or m in methods]
-            for method in found:
-                name = label(method, METHODS) if written is None else written(method)
-                rows.append((name, tuple(figure_cell(sheet, direction, task, method) for task in tasks)))
-            if "acct" in found:
-                rows += _ratios(sheet, direction, tasks, "ACCT" if written is None else "ACCT+")
+        for method in shared:
+            options = [[figure_cell(one, direction, task, method) for one in (here, there) if one is not None] for task in tasks]
+            rows.append((label(method, METHODS), tuple(next((cell for cell in own if cell.defined), NOTHING) for own in options)))
+        if here is not None and "acct" in here.methods:
+            rows += _ratios(here, direction, tasks, "ACCT")
+        for method in (m for m in plus.methods if there is not None and m in OWN):
+            rows.append((plus_label(method), tuple(figure_cell(plus, direction, task, method) for task in tasks)))
+        if there is not None and "acct" in plus.methods:
+            rows += _ratios(plus, direction, tasks, "ACCT+")
         blocks.append(Block(direction_label(direction), tuple(task_head(task, metric[task]) for task in tasks), tuple(rows)))
-    figures += [replace(figure, method=f"{figure.method}_plus") for figure in plus.all() if figure.method in OWN]
+    known = {(figure.direction, figure.task, figure.method) for figure in figures}
+    for figure in plus.all():
+        if figure.method in OWN:
+            figures.append(replace(figure, method=f"{figure.method}_plus"))
+        elif (figure.direction, figure.task, figure.method) not in known:
+            figures.append(figure)
     caption = (
         "ACCT as in the paper and with what goes beyond it (ACCT+, trained apart on the same rankings and counts), beside their controls. "
         f"F1 and accuracy in percent, perplexity lower is better; {100 * plus.bootstrap.confidence:g}% bootstrap intervals over examples. "
