@@ -78,6 +78,9 @@ class CompilerConfig:
         attention_positions, behaviour_positions: last query positions under the two terms.
         continuation: beyond the paper: the target's own greedy continuation (supervision.continuation_rows) follows the query under both
             terms, the first of which then sees at most supervision.query_rows positions.
+        behaviour_from: beyond the paper: share of the steps before the behaviour term enters: it costs most of a step.
+        readout_rate: beyond the paper: under rates=relative a further factor on the steps of W_p, zeta_p and W_E, which a start in closed
+            form puts near their place while the trunk has all to learn.
         attention_output: beyond the paper: weight of what attention reads (`acct.losses.attention_output`), at the positions of L_attn.
     """
 
@@ -114,6 +117,8 @@ class CompilerConfig:
     behaviour_positions: int = 8
     continuation: bool = False
     attention_output: float = 0.0
+    behaviour_from: float = 0.0
+    readout_rate: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "attention_output", "ridge"):
@@ -121,6 +126,8 @@ class CompilerConfig:
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
         check_choice("compiler.rates", self.rates, ("uniform", "relative"))
+        check_range("compiler.behaviour_from", self.behaviour_from, 0, 1)
+        check_range("compiler.readout_rate", self.readout_rate, 0, float("inf"))
         check_choice("compiler.readout_start", self.readout_start, ("zero", "ridge"))
         check_range("compiler.readout_ridge", self.readout_ridge, 0, float("inf"))
         check_choice("compiler.bridge_heads", self.bridge_heads, HEAD_MAPS)

@@ -95,10 +95,13 @@ class CompilationTask:
         cache_bytes: memory for frozen batches that come again.
     Attributes:
         bridge, residual: set before the first loss; the residual is trained in place.
+        behaves: whether L_beh is computed; behaviour_step: the step of training from which it is.
     """
 
     bridge: Bridge | None = None
     residual: Residual
+    behaves: bool = True
+    behaviour_step: int = 0
 
     def __init__(self, session: Session, examples: Examples, selections: FrozenSelections, cache_bytes: float = 0):
         self.session, self.examples, self.selections = session, examples, selections
@@ -114,6 +117,14 @@ class CompilationTask:
     def _looks(self) -> bool:
         """Whether a term looks at attention."""
         return self.weights.attention > 0 or self.weights.attention_output > 0
+
+    @property
+    def _asks_behaviour(self) -> bool:
+        return self.behaves and self.weights.behaviour > 0
+
+    def total(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """The loss, without the behaviour term while it is left out."""
+        return (self.weights if self.behaves else replace(self.weights, behaviour=0.0)).total(terms)
 
     def statistics(self, batches: Sequence[list[int]], label: str, embedding: EmbeddingStatistics | None = None) -> BridgeStatistics:
         """Sufficient statistics of the Bridge over these batches, float64; what is read on the way is kept while there is room.
@@ -160,6 +171,8 @@ class CompilationTask:
         if kept is not None:
             self._room += kept.bytes()
         found = self.bridged(self.freeze(indices, statistics) if kept is None else kept)
+        if self._asks_behaviour and found.teacher_logits is None:  # kept from before the term entered
+            found = self.taught(found)
         if found.bytes() <= self._room:
             self._room -= found.bytes()
             self._cache[key] = found
@@ -210,9 +223,12 @@ class CompilationTask:
             selection, UnitGroups.of(selection), without_cache(states), source_keys, source_values, native_keys, native_values,
             totals, teacher, None, batch.query_ids, native.query_lengths,
         )  # fmt: skip
-        if self.weights.behaviour > 0:
-            frozen = replace(frozen, teacher_logits=self.query_logits(frozen, native_keys, native_values))
-        return frozen
+        return self.taught(frozen) if self._asks_behaviour else frozen
+
+    @torch.no_grad()
+    def taught(self, frozen: FrozenBatch) -> FrozenBatch:
+        """The batch with the logits that L_beh compares with."""
+        return replace(frozen, teacher_logits=self.query_logits(frozen, frozen.native_keys, frozen.native_values))
 
     def query_logits(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> Tensor:
         """Logits at the last query positions with these states (pre-RoPE [slot, dim]) mounted: [batch, row, vocabulary]."""
@@ -238,7 +254,7 @@ class CompilationTask:
                 found["attention_output"] = attention_output(
                     rotated.keys, values, frozen.native_values, frozen.teacher_attention, selection, epsilon
                 )
-        if frozen.teacher_logits is not None:
+        if self._asks_behaviour and frozen.teacher_logits is not None:
             logits = self.query_logits(frozen, keys, values)
             rows = frozen.query_lengths.clamp(max=self.settings.behaviour_positions)
             found["behaviour"] = behaviour(logits, frozen.teacher_logits, rows, self.settings.behaviour_positions)
@@ -255,9 +271,10 @@ class CompilationTask:
 
     def __call__(self, indices: list[int], step: int) -> tuple[Tensor, Terms]:
         """Loss and terms of a batch, for `acct.training.loop.fit`."""
+        self.behaves = step >= self.behaviour_step
         frozen = self.frozen(indices)
         terms = self.terms(frozen, *self.compiled(frozen))
-        return self.weights.total(terms), {name: float(term.detach()) for name, term in terms.items()}
+        return self.total(terms), {name: float(term.detach()) for name, term in terms.items()}
 
     @torch.no_grad()
     def measure(self, batch: int, with_residual: bool) -> Terms:

@@ -51,6 +51,8 @@ LATER: dict[str, Any] = {
     "readout_ridge": 1e-2,
     "continuation": False,
     "attention_output": 0.0,
+    "behaviour_from": 0.0,
+    "readout_rate": 1.0,
     "rates": "uniform",
 }
 """Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""
@@ -256,6 +258,7 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         room = config.training.cache_gigabytes * 2**30 if config.compiler.residual and not settings.regroup else 0.0
         task = CompilationTask(session, examples, train_part, room)
         measured = None if held_part is None else CompilationTask(session, held_out, held_part, room)
+        task.behaves = config.compiler.behaviour_from == 0
         with session.provenance.phase("bridge"):
             order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
             embedding = new_embedding_statistics(config, geometry, session.device)
@@ -278,11 +281,12 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if config.compiler.readout_start == "ridge":
             with session.provenance.phase("readout"):
                 start_readout(residual, task.readout(order, "readout"), config.compiler.readout_ridge)
+        task.behaves, task.behaviour_step = True, round(config.compiler.behaviour_from * settings.epochs * len(order))
         if session.parallel.main:
             cost = compiler_step_cost(task, order[0])
             logger.info("compiler: %s", cost.line())
             session.provenance.note({"compiler_step_target_forwards": {"fresh": round(cost.fresh, 2), "kept": round(cost.kept, 2)}})
-        rates = relative_rates(residual, fitted, embedding) if config.compiler.rates == "relative" else None
+        rates = relative_rates(residual, fitted, embedding, config.compiler.readout_rate) if config.compiler.rates == "relative" else None
         report = _fit(session, "compiler", residual, task, checkpoint, rates)
         facts |= {"steps": report.steps, "last": finite(report.last)}
         if measured is not None:

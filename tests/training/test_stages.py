@@ -232,6 +232,25 @@ def test_a_compiler_trained_on_continuations_names_what_they_were_asked_for_with
     assert "supervision.query_rows" not in load_artifact(run_of(finished), "compiler").card["built_from"]
 
 
+def test_the_behaviour_term_may_enter_later(finished, tmp_path, monkeypatch):
+    seen = []
+    given = CompilationTask.__call__
+
+    def watched(task, indices, step):
+        loss, terms = given(task, indices, step)
+        seen.append((step, "behaviour" in terms, all(one.teacher_logits is not None for one in task._cache.values())))
+        return loss, terms
+
+    monkeypatch.setattr(CompilationTask, "__call__", watched)
+    more = ["compiler.behaviour_from=0.5", "training.cache_gigabytes=1", "training.compiler.regroup=false", "training.compiler.epochs=2"]
+    card = train(copy_of(finished, tmp_path, *more))["compiler"].card
+    steps = [step for step, _, _ in seen]
+    assert steps == list(range(len(steps))) and len(steps) > 3
+    assert [behaves for _, behaves, _ in seen] == [step >= len(steps) // 2 for step in steps]
+    assert not seen[0][2] and seen[-1][2]  # kept batches got their logits when the term entered
+    assert card["held_out"]["compiler_behaviour"] >= 0 and card["built_from"]["compiler.behaviour_from"] == 0.5
+
+
 def test_what_attention_reads_is_a_further_term(finished, tmp_path):
     card = train(copy_of(finished, tmp_path, "compiler.attention_output=1", "compiler.behaviour=0"))["compiler"].card
     held_out = card["held_out"]
@@ -258,8 +277,14 @@ def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_pa
         return FitReport(0, 0, 0.0, 0, {})
 
     monkeypatch.setattr("acct.training.run._fit", no_steps)
-    train(copy_of(finished, tmp_path, "compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.rates=relative"))
+    asked = ["compiler.input_bias=true", "compiler.embedding_start=predictive", "compiler.rates=relative"]
+    train(copy_of(finished, tmp_path / "one", *asked))
     assert set(seen) == {"key_readout", "value_readout", "key_bias", "value_bias", "embedding.weight"}
+    full = dict(seen)
+    monkeypatch.setattr("acct.training.run._fit", lambda *given: seen.update(given[-1]) or FitReport(0, 0, 0.0, 0, {}))
+    train(copy_of(finished, tmp_path / "two", *asked, "compiler.readout_rate=0.25"))
+    for name, rate in full.items():
+        torch.testing.assert_close(seen[name], 0.25 * rate)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
