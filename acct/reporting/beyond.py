@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from acct.reporting.figures import REFERENCE, Sheet, lower_is_better
+from acct.reporting.figures import NOTHING as NO_FIGURE
+from acct.reporting.figures import REFERENCE, Figure, Sheet, lower_is_better
 from acct.reporting.intervals import Sampled
 from acct.reporting.names import METHODS, TASKS, direction_label, in_order, label
 from acct.reporting.tables import NOTHING, Block, Cell, Table, figure_cell, merged_tasks, task_head
@@ -116,6 +117,7 @@ def nll_gap_table(sheets: Mapping[str, Sheet]) -> Table | None:
         sheets: by what is written behind a method's name: "" for runs without a variant, "ACCT+", "2x" and so on.
     """
     blocks: dict[tuple[str, str], list[tuple[str, tuple[Cell, ...]]]] = {}
+    figures: list[Figure] = []
     for name, sheet in sheets.items():
         for direction, task in ((d, t) for d in sheet.directions for t in sheet.tasks):
             rows = blocks.setdefault((direction, task), [])
@@ -124,12 +126,15 @@ def nll_gap_table(sheets: Mapping[str, Sheet]) -> Table | None:
                 if closed is None or (name and method not in OWN and not method.startswith("ridge")):
                     continue
                 written = label(method, METHODS) + (f" ({name})" if name else "")
-                cells = (Cell(sheet.interval(nll(sheet, direction, task, method)), 3), Cell(sheet.interval(closed), factor=100.0))
-                rows.append((written, cells))
+                own, share = sheet.interval(nll(sheet, direction, task, method)), sheet.interval(closed)
+                rows.append((written, (Cell(own, 3), Cell(share, factor=100.0))))
+                known = f"{method}_{name.lower().replace('acct+', 'plus').replace(' ', '_')}" if name else method
+                examples = len(sheet.records.only(direction=direction, task=task, method=method))
+                figures.append(Figure(direction, task, "nll", known, own, NO_FIGURE, share, examples))
     columns = ("NLL per token", "NLL gap closed (%)")
     made = [Block(f"{direction_label(d)}, {label(t, TASKS)}", columns, tuple(rows)) for (d, t), rows in blocks.items() if rows]
     caption = (
         "Text scored by the target after what each row mounts: mean token NLL, and the share of what reading the context saves over no "
         "context at all, with bootstrap intervals over windows. NLL alone proves no transfer: read it beside the controls."
     )
-    return Table("nll_gap", caption, tuple(made), ()) if made else None
+    return Table("nll_gap", caption, tuple(made), tuple(figures)) if made else None

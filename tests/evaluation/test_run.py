@@ -180,7 +180,8 @@ def test_options_are_checked() -> None:
 def test_tables_from_a_run(finished: Path) -> None:
     root = finished.parents[2]
     written = write_tables(root, "tiny", retention=0.5, bootstrap=Bootstrap(200))
-    texts = {path.suffix: path.read_text() for path in written.files}
+    texts = {path.suffix: path.read_text() for path in written.files if path.stem == "table1"}
+    assert {path.stem for path in written.files} == {"table1", "significance", "nll_gap"}
     assert texts[".csv"].splitlines()[0] == "direction,task,metric,method,value,lower,upper,relative,gap_closed,examples"
     assert len(texts[".csv"].splitlines()) == 1 + 3 * len(TEN)
     assert texts[".md"].count("Provenance:") == 1 and "| Target Full |" in texts[".md"] and "INVALID" in texts[".md"]

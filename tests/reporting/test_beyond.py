@@ -51,6 +51,8 @@ def test_nll_gap_table_names_the_run_of_a_row_and_shows_references_once() -> Non
     (block,) = table.blocks
     assert block.title == "a → b, WikiText2"
     shown = {name: [cell.number() for cell in cells] for name, cells in block.rows}
+    line = next(one for one in table.figures if one.method == "acct_2x")
+    assert (line.metric, line.examples, line.figure.value, line.gap.value) == ("nll", 2, 2.0, pytest.approx(2 / 3))
     assert shown["ACCT"] == ["2.000", "66.7"] and shown["ACCT (2x)"] == ["2.000", "66.7"] and "Target Full (2x)" not in shown
 
 
