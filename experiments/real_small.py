@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from collect import copy_runs, filled, training_table
 
@@ -79,6 +80,24 @@ def hours_table(results: Path) -> str:
     return "\n".join([*lines, "", f"Hardware: {'; '.join(sorted(machines))}.", ""])
 
 
+def without_places(value: Any) -> Any:
+    """A summary in which an absolute path is its last part: where models and data lay on one machine means nothing on another."""
+    if isinstance(value, dict):
+        return {name: without_places(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_places(one) for one in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def copy_summaries(results: Path, folder: Path) -> list[str]:
+    """`collect.copy_runs` without the places of this machine."""
+    missing = copy_runs(results, folder)
+    for file in folder.glob("*.json"):
+        summary = without_places(json.loads(file.read_text(encoding="utf-8")))
+        file.write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return missing
+
+
 def copy_records(results: Path, folder: Path) -> list[str]:
     """Every run's answers, in place of all earlier ones; what is too large, in words."""
     files = sorted(results.glob("*/evaluation/records.parquet"))
@@ -114,7 +133,7 @@ def main(arguments: list[str]) -> int:
         document = FOLDER.parents[1] / "README.md"
         text = claims_excerpt.filled(document.read_text(encoding="utf-8"), front_table(tables / "beyond.csv"), MARKERS)
         document.write_text(text, encoding="utf-8")
-    missing += copy_runs(results, FOLDER / "runs") + copy_records(results, FOLDER / "records")
+    missing += copy_summaries(results, FOLDER / "runs") + copy_records(results, FOLDER / "records")
     print("\n".join(missing or ["everything is copied"]), file=sys.stderr)
     return 2 if missing else 0
 

@@ -151,6 +151,7 @@ def test_the_real_pair_is_copied_with_every_answer_and_what_it_cost(collect, fin
     assert script.main([str(results)]) == 2  # table2 and nll_gap are missing, which is said
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "### Beyond" in text and "| tiny_run | " in text and f"| {report.new:,} |" in text and "](relative.png)" in text
+    assert str(tmp_path) not in (folder / "runs/tiny_run.json").read_text(encoding="utf-8")
     front = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "SQuAD (F1, n 40)" in front and "| **ACCT+** | 60.0 [50.0, 70.0] |" in front and "Random" not in front and "old" not in front
     assert all((folder / name).is_file() for name in ("records/tiny_run.parquet", "runs/tiny_run.json", "beyond.csv"))
