@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acct.losses.compilation import AttentionTeacher, fold, log_shares, wide
+from acct.losses.compilation import AttentionTeacher, fold, log_shares, share_queries, wide
 from acct.selection import layer_slice, padded_index
 from acct.types import Selection
 
@@ -30,11 +30,8 @@ def attention_output(
     """
     assert teacher.history_values is not None, "prepare the teacher with values=True"
     kind = keys.dtype
-    vectors = teacher.scaling * fold(teacher.queries.to(kind), selection.heads)  # [batch, layer, head, group * row, dim]
-    history = fold(teacher.history.to(kind)[..., None], selection.heads)
-    queries = torch.cat([vectors, torch.ones_like(history), history], dim=-1)
-    read = fold(teacher.history_values.to(kind), selection.heads)
-    valid = teacher.row_valid.to(kind).repeat(1, vectors.shape[3] // teacher.row_valid.shape[1])[:, None, :, None]
+    queries, read = share_queries(teacher, selection.heads, kind), fold(teacher.history_values.to(kind), selection.heads)
+    valid = teacher.row_valid.to(kind).repeat(1, queries.shape[3] // teacher.row_valid.shape[1])[:, None, :, None]
     layers = []
     for layer in range(selection.layers):
         index, place = padded_index(selection, layer)

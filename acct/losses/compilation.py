@@ -209,10 +209,8 @@ class _AttentionDivergence(torch.autograd.Function):
         total = compiled.new_zeros(())
         gradient = torch.zeros_like(compiled) if ctx.needs_input_grad[0] else None
         native = teacher.keys.to(compiled.dtype)
-        vectors = teacher.scaling * fold(teacher.queries.to(compiled.dtype), selection.heads)  # [batch, layer, head, group * row, dim]
-        history = fold(teacher.history.to(compiled.dtype)[..., None], selection.heads)
-        # Two more numbers for each row: 1 meets a slot's mask, the history meets one slot that stands for all visible query keys.
-        queries = torch.cat([vectors, torch.ones_like(history), history], dim=-1)
+        queries = share_queries(teacher, selection.heads, compiled.dtype)
+        vectors = queries[..., :-2]
         row_weights = weights.repeat(1, vectors.shape[3] // weights.shape[1])[:, None, :, None]  # [batch, 1, group * row, 1]
         for layer in range(selection.layers):
             index, valid = padded_index(selection, layer)  # [batch, head, S]
@@ -242,8 +240,21 @@ def fold(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(2, (heads, -1)).flatten(3, 4)
 
 
+def share_queries(teacher: AttentionTeacher, heads: int, kind: torch.dtype) -> Tensor:
+    """q* scaled, with two more numbers for each row: [batch, layer, head, group * row, dim + 2], for `log_shares`.
+
+    1 meets a slot's mask, the history meets one slot that stands for all visible query keys.
+    """
+    history = fold(teacher.history.to(kind)[..., None], heads)
+    return torch.cat([teacher.scaling * fold(teacher.queries.to(kind), heads), torch.ones_like(history), history], dim=-1)
+
+
 def log_shares(queries: Tensor, keys: Tensor, index: Tensor, valid: Tensor) -> Tensor:
-    """Log of the joint softmax [batch, head, group * row, S + 1], the query history last; about -1e30 at padding."""
+    """Log of the joint softmax [batch, head, group * row, S + 1], the query history last; about -1e30 at padding.
+
+    Args:
+        queries: one layer of `share_queries`. keys: [slot, dim] of that layer. index, valid: `padded_index`.
+    """
     batch, heads, width = index.shape
     dim = keys.shape[-1]
     padded = keys.new_zeros(batch, heads, width + 1, dim + 2)
