@@ -81,6 +81,8 @@ class CompilerConfig:
         behaviour_from: beyond the paper: share of the steps before the behaviour term enters: it costs most of a step.
         readout_rate: beyond the paper: under rates=relative a further factor on the steps of W_p, zeta_p and W_E, which a start in closed
             form puts near their place while the trunk has all to learn.
+        further_questions: beyond the paper: how many other questions on an example's context (`Example.further`, where the data has any)
+            the behaviour term asks in turn, one an epoch after its own; the answer follows the question as it is read.
         attention_output: beyond the paper: weight of what attention reads (`acct.losses.attention_output`), at the positions of L_attn.
     """
 
@@ -119,6 +121,7 @@ class CompilerConfig:
     attention_output: float = 0.0
     behaviour_from: float = 0.0
     readout_rate: float = 1.0
+    further_questions: int = 0
 
     def __post_init__(self) -> None:
         for name in ("key_direction", "key_scale", "value", "attention", "behaviour", "attention_output", "ridge"):
@@ -127,6 +130,7 @@ class CompilerConfig:
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
         check_choice("compiler.rates", self.rates, ("uniform", "relative"))
         check_range("compiler.behaviour_from", self.behaviour_from, 0, 1)
+        check_range("compiler.further_questions", self.further_questions, 0, float("inf"))
         check_range("compiler.readout_rate", self.readout_rate, 0, float("inf"))
         check_choice("compiler.readout_start", self.readout_start, ("zero", "ridge"))
         check_range("compiler.readout_ridge", self.readout_ridge, 0, float("inf"))

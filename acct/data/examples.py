@@ -28,6 +28,7 @@ class Example:
         gold: index of the right candidate, None where there are no alternatives.
         scored_suffix: text after the candidate that alone is scored (WinoGrande), else None.
         contextual: whether the task brings a passage of its own; it decides the prompt protocol.
+        further: other questions on the same context, each with its answer; training may use them, nothing scores them.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Example:
     gold: int | None
     scored_suffix: str | None
     contextual: bool
+    further: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -54,6 +56,7 @@ class Example:
             raise DataError(f"{self.id}: a generated answer needs at least one accepted answer.")
 
     def content_hash(self) -> str:
-        """SHA-256 over every field, as 64 hex digits: equal exactly when nothing that is read, asked or scored differs."""
-        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        """SHA-256 over every field but `further`, as 64 hex digits: equal exactly when nothing that is read, asked or scored differs."""
+        fields = {name: value for name, value in asdict(self).items() if name != "further"}
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

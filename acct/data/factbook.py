@@ -2,8 +2,9 @@
 
 SOURCE holds files *.jsonl of one entity a line: code, region, name, fields[{path, text}]. A question asks for one field of one entity
 (`acct.data.factbook_rules`); its snippets are that field among others of the same entity, the same field of other entities, and other
-fields of other entities, in random order. OUT gets train.jsonl, validation.jsonl and test.jsonl in the fields that the task `factbook_qa`
-reads, and README.md with the licence line, the settings and the hashes of what was read. Equal inputs give equal bytes.
+fields of other entities, in random order. Training rows name in `further` what else can be asked of their snippets. OUT gets train.jsonl,
+validation.jsonl and test.jsonl in the fields that the task `factbook_qa` reads, and README.md with the licence line, the settings and the
+hashes of what was read. Equal inputs give equal bytes.
 
 Entities are split by the hash of their code, and the distractors of a question belong to its own split: nothing of an entity of the test
 split is in the training split. Names of entities may still occur in texts of others (borders, partners in trade).
@@ -122,11 +123,11 @@ def _clean(text: str) -> str:
     return re.sub(r"\s*;(?:\s*;)+", ";", re.sub(r"\s*\+\+\s*", "; ", " ".join(text.split()))).strip(" ;")
 
 
-def questions(entities: Sequence[Entity], options: FactbookOptions, count: Count) -> Iterator[dict[str, Any]]:
+def questions(entities: Sequence[Entity], options: FactbookOptions, count: Count, further: bool = False) -> Iterator[dict[str, Any]]:
     """The rows of one split in a seeded order, in SearchQA's fields with an id of their own.
 
     Args:
-        entities: of this split only. count: tokens of a text.
+        entities: of this split only. count: tokens of a text. further: rows get `further`, the other questions that their snippets answer.
     Raises:
         DataError: the entities' fields cannot fill a context of `min_tokens`.
     """
@@ -143,13 +144,25 @@ def questions(entities: Sequence[Entity], options: FactbookOptions, count: Count
         answer = rule.answer(entity.fields[rule.path])
         assert answer is not None
         snippets = _snippets(entity, rule, entities, options, tokens)
-        yield {
+        row: dict[str, Any] = {
             "id": f"{entity.code}:{rule.path}",
             "category": rule.path.split("/")[0],
             "question": rule.question.format(name=entity.name),
             "answer": answer,
-            "search_results": {"snippets": [text for _, text in snippets], "titles": [name for name, _ in snippets]},
+            "search_results": {"snippets": [one.snippet(path) for one, path in snippets], "titles": [one.name for one, _ in snippets]},
         }
+        yield row | {"further": _further(snippets, (entity, rule.path))} if further else row
+
+
+def _further(snippets: Sequence[tuple[Entity, str]], asked: tuple[Entity, str]) -> list[dict[str, str]]:
+    """What else the rules ask of these snippets, in their order."""
+    found = []
+    for entity, path in snippets:
+        for rule in RULES:
+            answer = rule.answer(entity.fields[path]) if rule.path == path and (entity.code, path) != (asked[0].code, asked[1]) else None
+            if answer:
+                found.append({"question": rule.question.format(name=entity.name), "answer": answer})
+    return found
 
 
 def _chosen(entity: Entity, options: FactbookOptions) -> list[Rule]:
@@ -159,13 +172,13 @@ def _chosen(entity: Entity, options: FactbookOptions) -> list[Rule]:
     return fitting[: options.questions]
 
 
-def _snippets(entity: Entity, rule: Rule, entities: Sequence[Entity], options: FactbookOptions, tokens: Count) -> list[tuple[str, str]]:
-    """The right field among distractors, as (name of the entity, text), in random order."""
+def _snippets(entity: Entity, rule: Rule, entities: Sequence[Entity], options: FactbookOptions, tokens: Count) -> list[tuple[Entity, str]]:
+    """The right field among distractors, each an entity and a path, in random order."""
     draw = random.Random(f"{options.seed} {entity.code} {rule.path}")
     others = [other for other in entities if other.code != entity.code]
     wanted = draw.randint(options.min_tokens, options.max_tokens)
-    found = [(entity.name, entity.snippet(rule.path))]
-    total, used = tokens(found[0][1]), {(entity.code, rule.path)}
+    found = [(entity, rule.path)]
+    total, used = tokens(entity.snippet(rule.path)), {(entity.code, rule.path)}
     for _ in range(40 * options.max_tokens):  # far more draws than a context has snippets
         if total >= wanted:
             break
@@ -178,7 +191,7 @@ def _snippets(entity: Entity, rule: Rule, entities: Sequence[Entity], options: F
         text = owner.snippet(path)
         if total + tokens(text) <= options.max_tokens:
             used.add((owner.code, path))
-            found.append((owner.name, text))
+            found.append((owner, path))
             total += tokens(text)
     if not options.min_tokens <= total <= options.max_tokens:
         raise DataError(
@@ -213,7 +226,7 @@ def convert(source: Path, out: Path, options: FactbookOptions | None = None, tok
     texts, counts, lines = {}, {}, []
     for split in SPLITS:
         own = [entity for entity in entities if entity.split == split]
-        rows = list(questions(own, options, count))
+        rows = list(questions(own, options, count, further=split == "train"))
         if not rows:
             raise DataError(f"{source}: none of {len(entities)} entities gives a question of the {split} split. Give more entities.")
         texts[split] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -75,7 +75,8 @@ class EncodedExample:
         candidate_ids: ids of each candidate (or of the one continuation), suffix included. score_from: index of each one's first scored id.
         answer_ids: the canonical answer as a continuation of the query; empty for perplexity.
         dropped_tokens: context tokens lost to truncation; `truncation_keeps` says which end stayed.
-        prompt_hash: 16 hex digits over all ids, score_from and the protocol.
+        prompt_hash: 16 hex digits over all ids but `further`, score_from and the protocol.
+        further: query and answer ids of other questions on the same context.
     """
 
     id: str
@@ -94,6 +95,7 @@ class EncodedExample:
     dropped_tokens: int
     truncation_keeps: str
     prompt_hash: str
+    further: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
 def prompt_style(tokenizer: Any) -> PromptStyle:
@@ -159,6 +161,7 @@ def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: Promp
         keeps = options.truncation_keeps if example.query else "tail"
     candidate_ids, score_from = _candidates(example, tokenizer)
     answer_ids = plain_ids(tokenizer, " " + example.answers[0]) if example.answers else ()
+    further = [(_query(question, tokenizer, style, options), plain_ids(tokenizer, " " + answer)) for question, answer in example.further]
     hashed = json.dumps([protocol, style, context_ids, query_ids, candidate_ids, score_from])
     return EncodedExample(
         id=example.id,
@@ -177,6 +180,7 @@ def _encode(example: Example, tokenizer: Any, style: PromptStyle, options: Promp
         dropped_tokens=dropped,
         truncation_keeps=keeps,
         prompt_hash=hashlib.sha256(hashed.encode()).hexdigest()[:16],
+        further=tuple(further),
     )
 
 

@@ -24,6 +24,7 @@ from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.readout import ReadoutStatistics
 from acct.compiler.residual import Residual
+from acct.data.batches import padded
 from acct.generation import stop_tokens
 from acct.losses.attention_output import attention_output
 from acct.losses.compilation import (
@@ -96,12 +97,14 @@ class CompilationTask:
     Attributes:
         bridge, residual: set before the first loss; the residual is trained in place.
         behaves: whether L_beh is computed; behaviour_step: the step of training from which it is.
+        epoch_steps: steps of an epoch, by which further questions take turns.
     """
 
     bridge: Bridge | None = None
     residual: Residual
     behaves: bool = True
     behaviour_step: int = 0
+    epoch_steps: int = 1
 
     def __init__(self, session: Session, examples: Examples, selections: FrozenSelections, cache_bytes: float = 0):
         self.session, self.examples, self.selections = session, examples, selections
@@ -230,6 +233,19 @@ class CompilationTask:
         """The batch with the logits that L_beh compares with."""
         return replace(frozen, teacher_logits=self.query_logits(frozen, frozen.native_keys, frozen.native_values))
 
+    def turned(self, frozen: FrozenBatch, indices: Sequence[int], epoch: int) -> FrozenBatch:
+        """The batch with the questions whose turn it is, for L_beh; the terms that look at attention keep the examples' own.
+
+        A question is followed by its answer, which nothing of the source reads; what L_beh compares with is the target over native states.
+        """
+        asked = [self.examples.turn(index, epoch, self.settings.further_questions) for index in indices]
+        if not any(asked) or not self._asks_behaviour:
+            return frozen
+        rows = zip(asked, frozen.query_ids.tolist(), frozen.query_lengths.tolist())
+        ids, lengths = padded([own[:length] if other is None else other for other, own, length in rows])
+        device = frozen.query_ids.device
+        return self.taught(replace(frozen, query_ids=ids.to(device), query_lengths=lengths.to(device)))
+
     def query_logits(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> Tensor:
         """Logits at the last query positions with these states (pre-RoPE [slot, dim]) mounted: [batch, row, vocabulary]."""
         target = self.session.pair.target
@@ -272,7 +288,7 @@ class CompilationTask:
     def __call__(self, indices: list[int], step: int) -> tuple[Tensor, Terms]:
         """Loss and terms of a batch, for `acct.training.loop.fit`."""
         self.behaves = step >= self.behaviour_step
-        frozen = self.frozen(indices)
+        frozen = self.turned(self.frozen(indices), indices, step // self.epoch_steps)
         terms = self.terms(frozen, *self.compiled(frozen))
         return self.total(terms), {name: float(term.detach()) for name, term in terms.items()}
 

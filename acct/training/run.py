@@ -53,6 +53,7 @@ LATER: dict[str, Any] = {
     "attention_output": 0.0,
     "behaviour_from": 0.0,
     "readout_rate": 1.0,
+    "further_questions": 0,
     "rates": "uniform",
 }
 """Fields of the Compiler that came later, with the value that changes nothing: cards leave it out, so that runs from before go on."""
@@ -250,6 +251,8 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
     if config.compiler.continuation:
         asked = config.supervision
         identity |= {"supervision.query_rows": asked.query_rows, "supervision.continuation_rows": asked.continuation_rows}
+    if config.compiler.further_questions:
+        identity["further questions"] = session.train.first(settings.examples).further_digest()
 
     def build(checkpoint: Checkpoint) -> Built:
         examples, held_out = session.train.first(settings.examples), session.held_out.first(settings.held_out)
@@ -281,6 +284,7 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         if config.compiler.readout_start == "ridge":
             with session.provenance.phase("readout"):
                 start_readout(residual, task.readout(order, "readout"), config.compiler.readout_ridge)
+        task.epoch_steps = len(order)
         task.behaves, task.behaviour_step = True, round(config.compiler.behaviour_from * settings.epochs * len(order))
         if session.parallel.main:
             cost = compiler_step_cost(task, order[0])

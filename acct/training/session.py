@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -99,6 +100,10 @@ class Examples:
             found.update(f"{item.id} {item.prompt_hash} {list(item.answer_ids)}\n".encode())
         return found.hexdigest()
 
+    def further_digest(self) -> str:
+        """SHA-256 over the further questions of every example, in order."""
+        return hashlib.sha256(json.dumps([item.further for item in self.items]).encode()).hexdigest()
+
     def lengths(self) -> list[int]:
         """Context and query tokens of each example."""
         return [len(item.context_ids) + len(item.query_ids) for item in self.items]
@@ -106,6 +111,16 @@ class Examples:
     def batch(self, indices: Sequence[int]) -> TokenBatch:
         """Token ids of context and query; no answers."""
         return collate([self.items[index] for index in indices], self.pad_id)
+
+    def turn(self, index: int, epoch: int, most: int) -> tuple[int, ...] | None:
+        """What is asked of an example in an epoch, when at most `most` of its further questions take turns with its own.
+
+        Returns:
+            Ids of the question and of its answer; None for its own question.
+        """
+        further = self.items[index].further[:most]
+        turn = epoch % (len(further) + 1)
+        return sum(further[turn - 1], ()) if turn else None
 
     def answers(self, indices: Sequence[int], limit: int) -> list[list[int]]:
         """The canonical answer's ids, at most `limit`; read by the target's loss only."""

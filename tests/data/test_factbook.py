@@ -10,6 +10,7 @@ import pytest
 
 from acct.data.factbook import LICENCE, SPLITS, FactbookOptions, convert, main, read_entities, token_count
 from acct.data.factbook_rules import MAX_WORDS, RULES
+from acct.data.prompts import encode, encode_query
 from acct.data.source import FolderSource, load_examples
 from acct.data.tasks.registry import get_task
 from acct.errors import ConfigError, DataError
@@ -106,6 +107,40 @@ def test_equal_inputs_give_equal_bytes_and_another_seed_other_contexts(source: P
     assert bytes_of["one"] == bytes_of["two"] != bytes_of["other"]
     card = (tmp_path / "one" / "README.md").read_text()
     assert LICENCE in card and "seed=0" in card and (tmp_path / "two" / "README.md").read_text() == card
+
+
+def test_training_rows_name_what_else_their_snippets_answer(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", SMALL)
+    assert not any("further" in row for split in ("validation", "test") for row in rows(tmp_path / "out", split))
+    train = rows(tmp_path / "out", "train")
+    owners = {one.name: one for one in read_entities(source)}
+    asked = {rule.question.format(name=name): (one, rule) for name, one in owners.items() for rule in RULES}
+    assert any(row["further"] for row in train)
+    for row in train:
+        found = {(one["question"], one["answer"]) for one in row["further"]}
+        snippets = set(row["search_results"]["snippets"])
+        expected = {
+            (question, rule.answer(one.fields[rule.path]))
+            for question, (one, rule) in asked.items()
+            if rule.path in one.fields and one.snippet(rule.path) in snippets and rule.answer(one.fields[rule.path])
+        }
+        assert found == expected - {(row["question"], row["answer"])} and len(found) == len(row["further"]), row["id"]
+
+
+def test_the_task_reads_further_questions_and_equal_prompts_stay_equal(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", SMALL)
+    row = next(row for row in rows(tmp_path / "out", "train") if row["further"])
+    task, plain = get_task("factbook_qa"), {name: value for name, value in row.items() if name != "further"}
+    one, other = task.from_row(row, 0), task.from_row(plain, 0)
+    assert one.further == tuple((f"Question: {more['question']}", more["answer"]) for more in row["further"]) and other.further == ()
+    assert one.content_hash() == other.content_hash()
+    words = tokenizer()
+    encoded = encode(one, words)
+    assert encoded.prompt_hash == encode(other, words).prompt_hash and encode(other, words).further == ()
+    for (query, answer), more in zip(encoded.further, row["further"], strict=True):
+        assert query == encode_query(f"Question: {more['question']}", words) and words.decode(answer).strip() == more["answer"]
+    with pytest.raises(DataError, match=r"factbook_qa \(further question 0\), row 3, field 'answer'"):
+        task.from_row({**row, "further": [{"question": "What?"}]}, 3)
 
 
 def test_a_tokenizer_counts_and_the_task_reads_what_was_written(source: Path, tmp_path: Path) -> None:

@@ -251,6 +251,12 @@ def test_the_behaviour_term_may_enter_later(finished, tmp_path, monkeypatch):
     assert card["held_out"]["compiler_behaviour"] >= 0 and card["built_from"]["compiler.behaviour_from"] == 0.5
 
 
+def test_further_questions_are_part_of_what_a_compiler_is_built_from(finished, tmp_path):
+    card = train(copy_of(finished, tmp_path, "compiler.further_questions=2"))["compiler"].card
+    assert card["built_from"]["compiler.further_questions"] == 2 and len(card["built_from"]["further questions"]) == 64
+    assert not {"compiler.further_questions", "further questions"} & set(load_artifact(run_of(finished), "compiler").card["built_from"])
+
+
 def test_what_attention_reads_is_a_further_term(finished, tmp_path):
     card = train(copy_of(finished, tmp_path, "compiler.attention_output=1", "compiler.behaviour=0"))["compiler"].card
     held_out = card["held_out"]

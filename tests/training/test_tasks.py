@@ -152,6 +152,37 @@ def test_a_continuation_lengthens_what_both_terms_look_at_and_nothing_of_it_reac
     assert native["behaviour"].abs() < 1e-5 and native["attention"].abs() < 1e-5
 
 
+def test_further_questions_take_turns_under_the_behaviour_term_only(session, monkeypatch):
+    task, _ = compilation(session, 1e9)
+    items = list(task.examples.items)
+    items[0] = replace(items[0], further=((items[2].query_ids, items[2].answer_ids), (items[3].query_ids, items[3].answer_ids)))
+    items[1] = replace(items[1], further=((items[4].query_ids, items[4].answer_ids),))
+    task.examples = replace(task.examples, items=tuple(items))
+    monkeypatch.setattr(session.config.compiler, "further_questions", 2)
+    task.epoch_steps = 5
+    own = task.frozen([0, 1, 2])
+    asked = [[own.query_ids[row, : own.query_lengths[row]].tolist() for row in range(3)]]
+    for epoch in range(1, 4):
+        frozen = task.turned(own, [0, 1, 2], epoch)
+        asked.append([frozen.query_ids[row, : frozen.query_lengths[row]].tolist() for row in range(3)])
+        native = task.query_logits(frozen, frozen.native_keys, frozen.native_values)
+        torch.testing.assert_close(frozen.teacher_logits, native)
+    text = [list(items[i].query_ids + items[i].answer_ids) for i in range(5)]
+    assert [row[0] for row in asked] == [asked[0][0], text[2], text[3], asked[0][0]]
+    assert [row[1] for row in asked] == [asked[0][1], text[4], asked[0][1], text[4]]
+    assert all(row[2] == asked[0][2] for row in asked), "no further question: always its own"
+    assert task.turned(own, [0, 1, 2], 0) is own
+    _, first = task([0, 1, 2], 4)
+    _, second = task([0, 1, 2], 5)
+    assert first["behaviour"] != pytest.approx(second["behaviour"], rel=1e-3)
+    assert {name for name in first if first[name] != second[name]} == {"behaviour"}
+    with torch.no_grad():
+        native = task.terms(frozen, frozen.native_keys.float(), frozen.native_values.float())
+    assert abs(float(native["behaviour"])) < 1e-5
+    assert task.frozen([0, 1, 2]).query_ids is own.query_ids, "what is kept is the examples' own"
+    assert task.examples.further_digest() != session.train.further_digest()
+
+
 def test_native_states_in_place_of_compiled_ones_cost_nothing(session):
     task, _ = compilation(session)
     frozen = task.frozen([0, 1])

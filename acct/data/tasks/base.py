@@ -70,11 +70,13 @@ class QuestionAnswering(Task):
     contextual = True
     default_examples = 1000
 
-    def answered(self, row: Row, context: str, answers: Sequence[str], id: str | None = None) -> Example:
+    def answered(
+        self, row: Row, context: str, answers: Sequence[str], id: str | None = None, further: Sequence[tuple[str, str]] = ()
+    ) -> Example:
         """The example of a row with its field `question`; blank and repeated answers are left out.
 
         Args:
-            id: None takes the row's own `id` if it has one, else its number.
+            id: None takes the row's own `id` if it has one, else its number. further: other questions on the context, with their answers.
         Raises:
             DataError: no answer is left.
         """
@@ -92,6 +94,7 @@ class QuestionAnswering(Task):
             gold=None,
             scored_suffix=None,
             contextual=True,
+            further=tuple((as_question(question), answer.strip()) for question, answer in further),
         )
 
 

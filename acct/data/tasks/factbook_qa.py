@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import QuestionAnswering
+from acct.data.tasks.base import QuestionAnswering, Row
 from acct.data.tasks.search_qa import snippets
 
 
 class FactbookQA(QuestionAnswering):
-    """Rows in SearchQA's schema: question, answer, search_results{snippets[], titles[]}; with an id of their own. One snippet a line."""
+    """Rows in SearchQA's schema: question, answer, search_results{snippets[], titles[]}; with an id of their own. One snippet a line.
+
+    Training rows may have `further`, a list of {question, answer} on the same snippets.
+    """
 
     name = "factbook_qa"
 
@@ -23,4 +26,7 @@ class FactbookQA(QuestionAnswering):
         context = snippets(fields)
         if not context:
             raise fields.error("search_results.snippets", "at least one snippet", fields.optional("search_results.snippets"))
-        return self.answered(fields, context, [fields.text("answer")])
+        more = [] if fields.optional("further") is None else fields.items("further")
+        parts = [Row(f"{self.name} (further question {number})", one, index) for number, one in enumerate(more)]
+        further = [(part.text("question"), part.text("answer")) for part in parts]
+        return self.answered(fields, context, [fields.text("answer")], further=further)
