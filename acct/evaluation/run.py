@@ -165,7 +165,10 @@ def _run_task(
             if prepared is None:  # the whole batch, but for a resumed run with another batch size
                 chosen: list[EncodedExample] = [examples[row] for row in open_rows]
                 others = [strangers[indices[row]] for row in open_rows]
-                prepared = shared[tuple(open_rows)] = Prepared(pair, interface, chosen, others, options.seed, clock, options.compressors)
+                observes = any(name in COMPRESSORS for name in finished)
+                prepared = shared[tuple(open_rows)] = Prepared(
+                    pair, interface, chosen, others, options.seed, clock, options.compressors, observes
+                )
             if method.name == "wrong_document" and any(other is None for other in prepared.strangers):
                 logger.warning("%s: all contexts of the sample are the same; wrong_document is left out.", task)
                 display.update(len(open_rows), note=task)

@@ -33,6 +33,7 @@ from acct.lm_harness.rules import GenerationRules, Rolling
 from acct.lm_harness.settings import configuration
 from acct.lm_harness.split import Splitter
 from acct.methods.base import Mount, SparseMethod
+from acct.methods.compressors.base import Compressor
 from acct.methods.controls import WrongDocument
 from acct.methods.prepared import Prepared
 from acct.methods.references import SourceFull
@@ -216,7 +217,7 @@ class AcctLM(LM):
     ) -> Iterator[tuple[Mount, MountedCache]]:
         if examples[0].context_ids:
             evaluation = self.config.evaluation
-            settings = {"seed": evaluation.seed, "compressors": evaluation.compressors}
+            settings = {"seed": evaluation.seed, "compressors": evaluation.compressors, "observes": isinstance(self.method, Compressor)}
             prepared = Prepared(self.pair, self.interface, examples, strangers, **settings)  # type: ignore[arg-type]
             mount = self.method.mount(prepared)
         else:

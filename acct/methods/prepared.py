@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -18,7 +19,7 @@ from acct.errors import InputError
 from acct.methods.ridge_map import RidgeMap
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
 from acct.models.pair import Pair
-from acct.native import read_native
+from acct.native import native_of, read_native
 from acct.pipeline import Interface, choose, compile_states, placed, random_order, rank
 from acct.selection import (
     batch_index,
@@ -66,17 +67,18 @@ class Prepared:
         strangers: for each row another example whose document differs, for the wrong-document control; None where there is none.
         seed: of random orders and noise. clock: receives the seconds of each shared step.
         compressors: settings of the same-model compressors; None takes the defaults.
+        observes: a compressor is among the methods: native states are taken from the pass that its scores need, not from one of their own.
     """
 
     def __init__(
         self, pair: Pair, interface: Interface, examples: Sequence[EncodedExample],
         strangers: Sequence[EncodedExample | None] | None = None, seed: int = 0, clock: Stopwatch | None = None,
-        compressors: CompressorsConfig | None = None,
+        compressors: CompressorsConfig | None = None, observes: bool = False,
     ):  # fmt: skip
         self.pair, self.interface, self.examples, self.seed = pair, interface, list(examples), seed
         self.strangers = list(strangers) if strangers is not None else [None] * len(self.examples)
         self.clock = clock or Stopwatch()
-        self.compressors = compressors or CompressorsConfig()
+        self.compressors, self.observes = compressors or CompressorsConfig(), observes
         self.batch: TokenBatch = collate(self.examples, pair.tokenizer.pad_token_id)
 
     def on(self, adapter: ModelAdapter) -> TokenBatch:
@@ -102,8 +104,11 @@ class Prepared:
     @cached_property
     def native(self) -> NativeStates:
         """What the target itself computes over [context; query]."""
+        target = self.pair.target
         with self.clock.phase("native"):
-            return read_native(self.pair.target, self.on(self.pair.target))
+            if self.observes:
+                return native_of(target, self.on(target), replace(self.observed, queries_pre=None))
+            return read_native(target, self.on(target))
 
     @cached_property
     def observed(self) -> ForwardStates:

@@ -17,6 +17,7 @@ from acct.methods.compressors.base import Compressor
 from acct.methods.compressors.observed import observe
 from acct.methods.prepared import Prepared
 from acct.methods.registry import COMPRESSORS, DEFAULT, METHODS, get_method, query_aware
+from acct.models.adapter import ModelAdapter
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.names import COMPRESSORS as ROWS
 from acct.reporting.names import METHODS as LABELS
@@ -47,6 +48,24 @@ def test_budget_tail_and_states_are_the_targets_own(family: str) -> None:
         where = (batch_index(kv.selection), unit_index(kv.selection), kv.selection.positions)
         assert torch.equal(kv.values, batch.native.context_values[where]), name
     assert not {"source", "order", "selection", "compiled"} & set(vars(batch))  # neither the source nor a trained module
+
+
+@torch.no_grad()
+def test_scores_and_native_states_may_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, shared = prepared(), prepared()
+    shared.observes = True
+    passes: list[Prepared] = []
+    given = ModelAdapter.forward
+    monkeypatch.setattr(ModelAdapter, "forward", lambda self, *all, **more: (passes.append(self), given(self, *all, **more))[1])
+    rows, seen = [], []
+    for batch in (apart, shared):
+        rows.append(get_method("snapkv").mount(batch).context)
+        seen.append(len(passes))
+    assert seen == [2, 3]
+    assert torch.equal(rows[0].keys, rows[1].keys) and torch.equal(rows[0].values, rows[1].values)
+    for name, value in vars(apart.native).items():
+        other = getattr(shared.native, name)
+        assert value is other is None or torch.equal(value, other), name
 
 
 @pytest.mark.parametrize(("retention", "tail"), [(1.0, 2), (0.05, 32), (0.25, 0)])
