@@ -96,6 +96,7 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     return run_evaluation(
         config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
         configuration=identity_of(config), restart=evaluation.restart,
+        reuse=Path(config.paths.reuse) / FOLDER if config.paths.reuse else None,
         progress_seconds=config.runtime.progress_seconds,
     )  # fmt: skip
 

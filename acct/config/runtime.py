@@ -51,7 +51,8 @@ class PathsConfig:
     Attributes:
         results: root of everything written. run: this run's folder. data: root of the data sets.
         variant: appended to the run folder's name; an ablation that retrains gets one of its own.
-        reuse: another run's folder, whose finished stages are copied where they were built from the same inputs; "" for none.
+        reuse: another run's folder, whose finished stages are copied where they were built from the same inputs, and its answers without a
+            transfer; "" for none.
         state_cache: folder that keeps states of the frozen models, so that epochs, stages and later runs do not read the training
             examples again (tens of MB for an example of a real pair); null keeps none.
         tables: where rendered tables go.

@@ -19,6 +19,7 @@ from acct.data.batches import collate, length_sorted_batches
 from acct.data.prompts import EncodedExample
 from acct.errors import ConfigError
 from acct.evaluation.report import EvaluationReport
+from acct.evaluation.reuse import take_over
 from acct.evaluation.samples import Sample
 from acct.evaluation.scoring import ScoringRules, score_batch, stop_ids
 from acct.evaluation.store import RecordStore
@@ -81,6 +82,7 @@ def run_evaluation(
     variant: str = "",
     configuration: Mapping[str, Any] | None = None,
     restart: bool = False,
+    reuse: Path | str | None = None,
     show_progress: bool = True,
     progress_seconds: float = 5.0,
 ) -> EvaluationReport:
@@ -91,6 +93,7 @@ def run_evaluation(
         folder: by convention <results>/<scale>/<run>/evaluation, where `write_tables` looks.
         variant: name of a retrained ablation, "" otherwise. configuration: further JSON values that identify the run.
         restart: throw away records of another configuration instead of refusing.
+        reuse: evaluation folder of another run, whose answers without a transfer are taken where they would be the same.
     Returns:
         figures, validity, seconds, memory; `report.lines()` is what a command prints.
     Raises:
@@ -105,6 +108,7 @@ def run_evaluation(
     store = RecordStore(folder, identity, restart)
     for task, sample in samples.items():
         store.check(task, {example.id: example.prompt_hash for example in sample.examples})
+    taken = take_over(store, reuse, samples, methods) if reuse is not None else 0
     provenance, clock = Provenance(folder), Stopwatch()
     with provenance.phase("evaluation"), torch.no_grad():
         with clock.phase("interface check"):
@@ -135,6 +139,8 @@ def run_evaluation(
         "interface_check": asdict(check), "mounted_bytes_ratio": ratio, "seconds": {k: round(v, 3) for k, v in clock.seconds.items()},
         "capacities": capacities(pair, interface, samples), "inputs": {name: store.configuration[name] for name in ("source", "target")},
     })  # fmt: skip
+    if taken:
+        provenance.note({"taken": {"folder": str(reuse), "answers": taken}})
     seconds, peak = dict(clock.seconds), peak_memory_bytes()
     return EvaluationReport(direction, Path(folder), sheet, validity, check, seconds, peak, ratio, new, store.kept)
 
