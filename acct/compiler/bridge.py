@@ -168,18 +168,20 @@ class BridgeStatistics:
             ConfigError: a unit's system is singular.
         """
         dim = self.geometry.target.head_dim
-        identity = torch.eye(self.source_products.shape[-1], dtype=torch.float64, device=self.rows.device)
         empty = self.rows == 0
-        system = self.source_products + (ridge * dim / 128 + empty.to(torch.float64)[:, None, None]) * identity
-        factor, info = torch.linalg.cholesky_ex(system)
-        if bool(info.any()):
-            kind, unit = info.nonzero()[0].tolist()
-            layer, head = divmod(unit, self.geometry.target.kv_heads)
-            raise ConfigError(
-                f"the Bridge of the {KINDS[kind]} of unit (layer {layer}, head {head}) is singular at ridge {ridge:g} with "
-                f"{int(self.rows[unit])} rows for {len(identity)} features. Raise compiler.ridge or fit on more examples."
-            )
-        maps = torch.cholesky_solve(self.cross_products, factor)  # [kind, unit, source dim, dim]
+        penalty = ridge * dim / 128 + empty.to(torch.float64)[:, None]  # [unit, 1]
+        solved = []
+        for kind, products in enumerate(self.source_products):  # one after the other: a gigabyte less where features are many
+            factor, info = torch.linalg.cholesky_ex(products + torch.diag_embed(penalty.expand(-1, products.shape[-1])))
+            if bool(info.any()):
+                unit = int(info.nonzero()[0])
+                layer, head = divmod(unit, self.geometry.target.kv_heads)
+                raise ConfigError(
+                    f"the Bridge of the {KINDS[kind]} of unit (layer {layer}, head {head}) is singular at ridge {ridge:g} with "
+                    f"{int(self.rows[unit])} rows for {products.shape[-1]} features. Raise compiler.ridge or fit on more examples."
+                )
+            solved.append(torch.cholesky_solve(self.cross_products[kind], factor))
+        maps = torch.stack(solved)  # [kind, unit, source dim, dim]
         bias = self.target_mean - (self.source_mean[..., None, :] @ maps).squeeze(-2)
         if bool(empty.any()):
             logger.warning("%d of %d units have no selected position: zero map, mean of their layer as bias", int(empty.sum()), len(empty))

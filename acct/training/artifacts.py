@@ -1,6 +1,7 @@
 """What stages hand over: weights or selections with a card that says, with hashes, what they were built from (style 5).
 
 <run>/cartographer, <run>/allocator, <run>/selections, <run>/compiler      each `weights-<hash>.safetensors` and `card.json`
+<run>/closed_forms                                                         what the Compiler starts from (`acct.training.closed_forms`)
 <run>/ridge_<m>, <run>/ridge_<m>_all                                       likewise, where linear maps were asked for
 """
 

@@ -101,19 +101,17 @@ def new_embedding_statistics(config: Config, geometry: PairGeometry, device: tor
     )
 
 
-def relative_rates(
-    residual: Residual, fitted: BridgeStatistics, embedding: EmbeddingStatistics | None, factor: float = 1.0
-) -> dict[str, Tensor]:
+def relative_rates(residual: Residual, fitted: BridgeStatistics, embedding: EmbeddingStatistics | None) -> dict[str, Tensor]:
     """Factors on the steps of parameters whose inputs or outputs have a size of their own, so that one learning rate fits all of them.
 
     Those of W_p and zeta_p are in proportion to how far the native vectors of their unit vary (real models add biases of 100 to keys that
-    vary by 1), those of W_E inverse to its inputs where these are known. All of them times `factor`; the trunk's are 1.
+    vary by 1), those of W_E inverse to its inputs where these are known; the trunk's are 1.
     """
     keys, values = fitted.target_scale().to(residual.key_bias)[..., None]  # [unit, 1]
     found = {"key_readout": keys[..., None], "value_readout": values[..., None], "key_bias": keys, "value_bias": values}
     if embedding is not None:
         found["embedding.weight"] = (1 / embedding.source_scale().clamp(min=1e-6)).to(residual.key_bias)
-    return {name: factor * rate for name, rate in found.items()}
+    return found
 
 
 @torch.no_grad()

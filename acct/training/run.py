@@ -12,15 +12,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from acct.allocator.allocator import Allocator
-from acct.compiler.readout import start_readout
 from acct.config.root import Config, as_dict
 from acct.config.training import STAGES
 from acct.provenance import write_config
 from acct.tracking.artifacts import track_artifact
+from acct.training import closed_forms
 from acct.training.allocation import AllocationTask
 from acct.training.artifacts import Artifact, build_or_reuse, load_artifact
 from acct.training.checkpoint import Checkpoint
-from acct.training.compilation import CompilationTask, bridge_report, compiler_of, prefixed
+from acct.training.compilation import CompilationTask, compiler_of, prefixed
 from acct.training.cost import compiler_step_cost
 from acct.training.files import finite
 from acct.training.loop import FitReport, Loss, batches, fit
@@ -30,16 +30,12 @@ from acct.training.modules import (
     load_cartographer,
     make_interface,
     new_cartographer,
-    new_embedding_statistics,
-    new_residual,
-    relative_rates,
-    start_embedding,
     uses_allocator,
     uses_cartographer,
 )
 from acct.training.ridge import fit_ridge, new_ridge, ridge_identity, ridge_names
 from acct.training.scoring import ScoringTask
-from acct.training.selections import FrozenSelections, batches_of, freeze_selections
+from acct.training.selections import FrozenSelections, freeze_selections
 from acct.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
@@ -262,35 +258,27 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         task = CompilationTask(session, examples, train_part, room)
         measured = None if held_part is None else CompilationTask(session, held_out, held_part, room)
         task.behaves = config.compiler.behaviour_from == 0
-        with session.provenance.phase("bridge"):
-            order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
-            embedding = new_embedding_statistics(config, geometry, session.device)
-            fitted = task.statistics(order, "bridge", embedding)
-            other = (
-                None
-                if measured is None
-                else measured.statistics(batches_of(len(held_out), settings.batch, held_out.lengths()), "bridge, held out")
-            )
-            bridge = fitted.solve(config.compiler.ridge)
-            facts: dict[str, Any] = {"bridge": bridge_report(session, bridge, fitted, other)}
-        facts["capacity"] = capacity_record(config, geometry)
+        order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
+        start, _ = _stage(
+            session, closed_forms.KIND, closed_forms.identity_of(session, named, selections.digest),
+            lambda _: closed_forms.fit_closed_forms(session, task, measured, order),
+        )  # fmt: skip
+        begun = closed_forms.open_closed_forms(session, start.tensors, start.card)
+        facts: dict[str, Any] = {"bridge": begun.report, "capacity": capacity_record(config, geometry)}
         _log_bridge(session, facts["bridge"])
-        if not config.compiler.residual:
+        bridge, residual = begun.bridge, begun.residual
+        if residual is None:
             return compiler_of(bridge, None).state_dict(), facts
-        residual = new_residual(config, geometry).to(session.device)
-        if embedding is not None:
-            start_embedding(residual, embedding, config.compiler.embedding_anchor)
-        task.bridge, task.residual = bridge, residual
-        if config.compiler.readout_start == "ridge":
-            with session.provenance.phase("readout"):
-                start_readout(residual, task.readout(order, "readout"), config.compiler.readout_ridge)
+        task.bridge, task.residual = task.bridge or bridge, residual
         task.epoch_steps = len(order)
         task.behaves, task.behaviour_step = True, round(config.compiler.behaviour_from * settings.epochs * len(order))
         if session.parallel.main:
             cost = compiler_step_cost(task, order[0])
             logger.info("compiler: %s", cost.line())
             session.provenance.note({"compiler_step_target_forwards": {"fresh": round(cost.fresh, 2), "kept": round(cost.kept, 2)}})
-        rates = relative_rates(residual, fitted, embedding, config.compiler.readout_rate) if config.compiler.rates == "relative" else None
+        factor, rates = config.compiler.readout_rate, None
+        if config.compiler.rates == "relative":
+            rates = {name: factor * rate for name, rate in begun.rates.items()}
         report = _fit(session, "compiler", residual, task, checkpoint, rates)
         facts |= {"steps": report.steps, "last": finite(report.last)}
         if measured is not None:

@@ -155,6 +155,36 @@ def test_killed_by_sigkill_in_the_last_stage_ends_with_the_same_weights(finished
     assert mine == whole
 
 
+def test_a_run_stopped_after_the_closed_forms_does_not_repeat_them(finished, tmp_path, monkeypatch):
+    beyond = ["compiler.readout_start=ridge", "compiler.rates=relative", "compiler.input_bias=true", "compiler.embedding_start=predictive"]
+    whole, config = (copy_of(finished, tmp_path / name, *beyond) for name in ("whole", "stopped"))
+    train(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr("acct.training.run._fit", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    card = load_artifact(run_of(config), "closed_forms").card
+    assert card["built_from"]["compiler.readout_start"] == "ridge" and "compiler.behaviour" not in card["built_from"]
+    monkeypatch.setattr(CompilationTask, "statistics", None)  # not called any more
+    monkeypatch.setattr(CompilationTask, "readout", None)
+    train(config)
+    ours, theirs = weights(run_of(config), "compiler"), weights(run_of(whole), "compiler")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert load_artifact(run_of(config), "compiler").card["bridge"] == load_artifact(run_of(whole), "compiler").card["bridge"]
+
+
+def test_another_loss_takes_over_the_closed_forms_and_another_bridge_does_not(finished, tmp_path, monkeypatch):
+    calls = []
+    given = CompilationTask.statistics
+    monkeypatch.setattr(CompilationTask, "statistics", lambda task, *all, **more: (calls.append(task), given(task, *all, **more))[1])
+    train(copy_of(finished, tmp_path / "loss", "compiler.behaviour=0.5", "compiler.attention_output=1", "training.compiler.epochs=1"))
+    assert not calls
+    bridge = weights(run_of(copy_of(finished, tmp_path / "loss")), "compiler")["bridge.key_map"]
+    assert torch.equal(bridge, weights(run_of(finished), "compiler")["bridge.key_map"])
+    train(copy_of(finished, tmp_path / "bridge", "compiler.ridge=0.5", "training.compiler.epochs=1"))
+    assert len(calls) == 2  # training and held-out examples
+
+
 def test_retention_one_needs_neither_cartographer_nor_allocator(finished, tmp_path):
     config = tiny(tmp_path, f"paths.data={finished.paths.data}", "budget.retention=1.0", "training.compiler.epochs=1")
     found = train(config)

@@ -1,0 +1,112 @@
+"""What the Compiler starts from: the Bridge, W_E, the readout and the sizes of steps, in closed form, before the first step (spec 4, 5).
+
+One pass over the training examples, for the readout a second one. They can take as long as the training that follows (eight source
+layers, all heads), so that their result is an artifact of its own, <run>/closed_forms: a killed run goes on after them, and another run
+with the same selections (another loss, other rates) takes them over by `paths.reuse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from acct.compiler.bridge import Bridge
+from acct.compiler.readout import start_readout
+from acct.compiler.residual import Residual
+from acct.training.checkpoint import load_weights
+from acct.training.compilation import CompilationTask, bridge_report
+from acct.training.modules import new_bridge, new_embedding_statistics, new_residual, relative_rates, start_embedding
+from acct.training.selections import batches_of
+from acct.training.session import Session
+
+KIND = "closed_forms"
+_OF_TRAINING = (
+    "key_direction", "key_scale", "value", "attention", "attention_output", "behaviour", "attention_positions", "behaviour_positions",
+    "continuation", "behaviour_from", "further_questions", "rates", "readout_rate", "limit", "warn_above",
+)  # fmt: skip
+"""Fields of the Compiler that only its loss or its steps read."""
+
+
+@dataclass(frozen=True)
+class ClosedForms:
+    """A Compiler before its first step.
+
+    Attributes:
+        bridge: fitted. residual: as it starts, None for the Bridge alone. rates: of `relative_rates`, by parameter.
+        report: the Bridge's fit, plain numbers for a card.
+    """
+
+    bridge: Bridge
+    residual: Residual | None
+    rates: Mapping[str, Tensor]
+    report: Mapping[str, Any]
+
+
+def identity_of(session: Session, named: Mapping[str, Any], selections: str) -> dict[str, Any]:
+    """What they depend on: the positions that the Compiler's examples keep, and the Compiler's fields that are not about its loss.
+
+    Args:
+        named: the Compiler's fields that cards name. selections: digest of the frozen selections.
+    """
+    identity = {
+        name: value
+        for name, value in session.base_identity("compiler").items()
+        if not name.startswith("training.compiler.") or name in ("training.compiler.examples", "training.compiler.seed")
+    }
+    return identity | {f"compiler.{k}": v for k, v in named.items() if k not in _OF_TRAINING} | {"artifact.selections": selections}
+
+
+def fit_closed_forms(
+    session: Session, task: CompilationTask, held_out: CompilationTask | None, order: Sequence[list[int]]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and card of the artifact.
+
+    Args:
+        task: over the training examples; what it reads on the way stays in its memory. held_out: for the Bridge's R2.
+        order: batches of the training examples.
+    """
+    config, geometry, settings = session.config, session.pair.geometry, session.config.compiler
+    with session.provenance.phase("bridge"):
+        embedding = new_embedding_statistics(config, geometry, session.device)
+        fitted, other = task.statistics(order, "bridge", embedding), None
+        if held_out is not None:
+            examples = held_out.examples
+            batches = batches_of(len(examples), session.settings("compiler").batch, examples.lengths())
+            other = held_out.statistics(batches, "bridge, held out")
+        bridge = fitted.solve(settings.ridge)
+        facts = {"bridge": bridge_report(session, bridge, fitted, other)}
+    tensors = {f"bridge.{name}": value for name, value in bridge.state_dict().items()}
+    if not settings.residual:
+        return tensors, facts
+    residual = new_residual(config, geometry).to(session.device)
+    rates = relative_rates(residual, fitted, embedding)
+    if embedding is not None:
+        start_embedding(residual, embedding, settings.embedding_anchor)
+    del fitted, other, embedding  # gigabytes, where the Bridge reads many vectors
+    if settings.readout_start == "ridge":
+        task.bridge, task.residual = bridge, residual
+        with session.provenance.phase("readout"):
+            start_readout(residual, task.readout(order, "readout"), settings.readout_ridge)
+    tensors |= {f"residual.{name}": value for name, value in residual.state_dict().items()}
+    return tensors | {f"rate.{name}": value.clone() for name, value in rates.items()}, facts  # some are views of others
+
+
+def open_closed_forms(session: Session, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> ClosedForms:
+    """The modules of an artifact, on the session's device."""
+
+    def part(name: str) -> dict[str, Tensor]:
+        return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+    config, geometry, where = session.config, session.pair.geometry, session.run / KIND
+    bridge = new_bridge(config, geometry)
+    load_weights(bridge, part("bridge"), where)
+    residual = None
+    if config.compiler.residual:
+        residual = new_residual(config, geometry)
+        load_weights(residual, part("residual"), where)
+        residual.to(session.device)
+    rates = {name: value.to(session.device) for name, value in part("rate").items()}
+    return ClosedForms(bridge.to(session.device), residual, rates, card["bridge"])
