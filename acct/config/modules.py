@@ -78,6 +78,7 @@ class CompilerConfig:
         attention_positions, behaviour_positions: last query positions under the two terms.
         continuation: beyond the paper: the target's own greedy continuation (supervision.continuation_rows) follows the query under both
             terms, the first of which then sees at most supervision.query_rows positions.
+        teacher: of the behaviour term: "kept", the target over its own states at the selection; beyond the paper "full", over all of them.
         behaviour_from: beyond the paper: share of the steps before the behaviour term enters: it costs most of a step.
         readout_rate: beyond the paper: under rates=relative a further factor on the steps of W_p, zeta_p and W_E, which a start in closed
             form puts near their place while the trunk has all to learn.
@@ -119,6 +120,7 @@ class CompilerConfig:
     behaviour_positions: int = 8
     continuation: bool = False
     attention_output: float = 0.0
+    teacher: str = "kept"
     behaviour_from: float = 0.0
     readout_rate: float = 1.0
     further_questions: int = 0
@@ -128,6 +130,7 @@ class CompilerConfig:
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
+        check_choice("compiler.teacher", self.teacher, ("kept", "full"))
         check_choice("compiler.rates", self.rates, ("uniform", "relative"))
         check_range("compiler.behaviour_from", self.behaviour_from, 0, 1)
         check_range("compiler.further_questions", self.further_questions, 0, float("inf"))

@@ -25,7 +25,7 @@ from acct.training.session import Session
 KIND = "closed_forms"
 _OF_TRAINING = (
     "key_direction", "key_scale", "value", "attention", "attention_output", "behaviour", "attention_positions", "behaviour_positions",
-    "continuation", "behaviour_from", "further_questions", "rates", "readout_rate", "limit", "warn_above",
+    "continuation", "teacher", "behaviour_from", "further_questions", "rates", "readout_rate", "limit", "warn_above",
 )  # fmt: skip
 """Fields of the Compiler that only its loss or its steps read."""
 

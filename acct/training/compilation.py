@@ -40,7 +40,7 @@ from acct.losses.compilation import (
     value,
 )
 from acct.progress import Progress
-from acct.selection import gather_native, gather_source
+from acct.selection import full_selection, gather_native, gather_source
 from acct.supervision.continuation import with_continuation
 from acct.training.loop import Terms
 from acct.training.modules import bridge_reads
@@ -175,7 +175,7 @@ class CompilationTask:
             self._room += kept.bytes()
         found = self.bridged(self.freeze(indices, statistics) if kept is None else kept)
         if self._asks_behaviour and found.teacher_logits is None:  # kept from before the term entered
-            found = self.taught(found)
+            found = self.taught(found, indices)
         if found.bytes() <= self._room:
             self._room -= found.bytes()
             self._cache[key] = found
@@ -196,18 +196,23 @@ class CompilationTask:
         pair, device, cache = self.session.pair, self.session.device, self.session.states
         batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
         states = cache.context(pair.source, batch.context_ids, batch.context_lengths).to(device)
-        if self.settings.continuation:
-            asked = self.session.config.supervision
-            rows = cache.rows(pair.target, batch, asked.query_rows, asked.continuation_rows, stop_tokens(pair.target))
-            batch, native = with_continuation(batch, rows)
-            native = move_native(native, device)
-        else:
-            native = move_native(cache.native(pair.target, batch, queries=self._looks), device)
+        batch, native = self._native(batch)
         if statistics is not None:
             statistics.add(states, selection, native)
         if self._embedding is not None:
             self._embedding.add(states, native)
         return batch, selection, states, native
+
+    @torch.no_grad()
+    def _native(self, batch: TokenBatch) -> tuple[TokenBatch, NativeStates]:
+        """The batch, with the target's continuation where it is asked for, and its native states."""
+        pair, device, cache = self.session.pair, self.session.device, self.session.states
+        if not self.settings.continuation:
+            return batch, move_native(cache.native(pair.target, batch, queries=self._looks), device)
+        asked = self.session.config.supervision
+        rows = cache.rows(pair.target, batch, asked.query_rows, asked.continuation_rows, stop_tokens(pair.target))
+        batch, native = with_continuation(batch, rows)
+        return batch, move_native(native, device)
 
     @torch.no_grad()
     def freeze(self, indices: list[int], statistics: BridgeStatistics | None = None) -> FrozenBatch:
@@ -226,17 +231,28 @@ class CompilationTask:
             selection, UnitGroups.of(selection), without_cache(states), source_keys, source_values, native_keys, native_values,
             totals, teacher, None, batch.query_ids, native.query_lengths,
         )  # fmt: skip
-        return self.taught(frozen) if self._asks_behaviour else frozen
+        return self.taught(frozen, indices, native) if self._asks_behaviour else frozen
 
     @torch.no_grad()
-    def taught(self, frozen: FrozenBatch) -> FrozenBatch:
-        """The batch with the logits that L_beh compares with."""
-        return replace(frozen, teacher_logits=self.query_logits(frozen, frozen.native_keys, frozen.native_values))
+    def taught(self, frozen: FrozenBatch, indices: Sequence[int], native: NativeStates | None = None) -> FrozenBatch:
+        """The batch with the logits that L_beh compares with: over native states at the selection, or over all of them.
+
+        Args:
+            native: of these examples, when they are at hand.
+        """
+        if self.settings.teacher == "kept":
+            return replace(frozen, teacher_logits=self.query_logits(frozen, frozen.native_keys, frozen.native_values))
+        if native is None:
+            _, native = self._native(self.examples.batch(indices))
+        target = self.session.pair.geometry.target
+        everything = full_selection(native.context_lengths, target.layers, target.kv_heads)
+        whole = replace(frozen, selection=everything)
+        return replace(frozen, teacher_logits=self.query_logits(whole, *gather_native(everything, native)))
 
     def turned(self, frozen: FrozenBatch, indices: Sequence[int], epoch: int) -> FrozenBatch:
         """The batch with the questions whose turn it is, for L_beh; the terms that look at attention keep the examples' own.
 
-        A question is followed by its answer, which nothing of the source reads; what L_beh compares with is the target over native states.
+        A question is followed by its answer, which nothing of the source reads.
         """
         asked = [self.examples.turn(index, epoch, self.settings.further_questions) for index in indices]
         if not any(asked) or not self._asks_behaviour:
@@ -244,7 +260,7 @@ class CompilationTask:
         rows = zip(asked, frozen.query_ids.tolist(), frozen.query_lengths.tolist())
         ids, lengths = padded([own[:length] if other is None else other for other, own, length in rows])
         device = frozen.query_ids.device
-        return self.taught(replace(frozen, query_ids=ids.to(device), query_lengths=lengths.to(device)))
+        return self.taught(replace(frozen, query_ids=ids.to(device), query_lengths=lengths.to(device)), indices)
 
     def query_logits(self, frozen: FrozenBatch, keys: Tensor, values: Tensor) -> Tensor:
         """Logits at the last query positions with these states (pre-RoPE [slot, dim]) mounted: [batch, row, vocabulary]."""

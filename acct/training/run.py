@@ -47,6 +47,7 @@ LATER: dict[str, Any] = {
     "readout_ridge": 1e-2,
     "continuation": False,
     "attention_output": 0.0,
+    "teacher": "kept",
     "behaviour_from": 0.0,
     "readout_rate": 1.0,
     "further_questions": 0,

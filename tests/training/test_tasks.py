@@ -8,6 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from acct.losses.compilation import last_rows
+from acct.native import read_native
 from acct.training import cost
 from acct.training.allocation import AllocationTask
 from acct.training.artifacts import load_artifact
@@ -181,6 +183,24 @@ def test_further_questions_take_turns_under_the_behaviour_term_only(session, mon
     assert abs(float(native["behaviour"])) < 1e-5
     assert task.frozen([0, 1, 2]).query_ids is own.query_ids, "what is kept is the examples' own"
     assert task.examples.further_digest() != session.train.further_digest()
+
+
+@pytest.mark.parametrize("continuation", [False, True])
+def test_a_full_teacher_is_the_target_that_has_read_everything(session, continuation):
+    kept, full = compilation(session)[0], compilation(session)[0]
+    kept.settings = replace(kept.settings, continuation=continuation)
+    full.settings = replace(kept.settings, teacher="full")
+    before, after = kept.freeze([0, 1, 3]), full.freeze([0, 1, 3])
+    target, batch = session.pair.target, session.train.batch([0, 1, 3])
+    tokens = TokenBatch(batch.context_ids, batch.context_lengths, after.query_ids.cpu(), after.query_lengths.cpu())
+    plain = read_native(target, tokens, logits=True).logits
+    at, valid = last_rows(after.query_lengths, full.settings.behaviour_positions)
+    expected = plain.gather(1, at.clamp(min=0)[..., None].expand(-1, -1, plain.shape[-1]))
+    torch.testing.assert_close(after.teacher_logits[valid], expected[valid], rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(before.teacher_logits[valid], expected[valid], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(full.taught(after, [0, 1, 3]).teacher_logits, after.teacher_logits)
+    for name in ("native_keys", "native_values", "source_keys"):
+        assert torch.equal(getattr(before, name), getattr(after, name)), name
 
 
 def test_native_states_in_place_of_compiled_ones_cost_nothing(session):
