@@ -17,7 +17,7 @@ from acct.evaluation.run import EvaluationOptions, run_evaluation
 from acct.evaluation.samples import Loader, load_samples
 from acct.evaluation.scoring import ScoringRules
 from acct.locations import ensure_data
-from acct.methods.registry import query_aware
+from acct.methods.registry import get_method, query_aware
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER, TRAINING_SEED
 from acct.reporting.write import write_tables
@@ -78,14 +78,17 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     """Score the run folder's interface, and the rows beside it, on every configured task.
 
     Raises:
-        ArtifactError: a stage has not finished. InterfaceError: the interface check fails; nothing is scored then.
+        ArtifactError: a stage has not finished; the Compiler is asked for only where a row reads it.
+        InterfaceError: the interface check fails; nothing is scored then.
     """
     evaluation = config.evaluation
     if config.runtime.threads is not None:
         torch.set_num_threads(config.runtime.threads)
     ensure_data(config, evaluation.tasks, [evaluation.split])
     pair = load_configured_pair(config)
-    interface = with_ridge(load_interface(config, pair), config, pair, evaluation.methods)
+    options = options_of(config)
+    compiles = any(get_method(name).compiles for name in options.methods)
+    interface = with_ridge(load_interface(config, pair, compiles=compiles), config, pair, evaluation.methods)
     samples = load_samples(
         data_source(config), evaluation.tasks, pair.tokenizer, split=evaluation.split, count=evaluation.examples,
         counts=evaluation.examples_by_task, seed=evaluation.seed, style=style_of(config, pair.tokenizer), options=prompt_options(config),
@@ -94,7 +97,7 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     for sample in samples.values():
         check_windows(pair, sample.examples, evaluation.max_new_tokens)
     return run_evaluation(
-        config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options_of(config), variant=config.paths.variant,
+        config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options, variant=config.paths.variant,
         configuration=identity_of(config), restart=evaluation.restart,
         reuse=Path(config.paths.reuse) / FOLDER if config.paths.reuse else None,
         progress_seconds=config.runtime.progress_seconds,

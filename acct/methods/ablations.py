@@ -13,6 +13,7 @@ class NativeKV(SparseMethod):
     """The target's own keys and values at ACCT's selection: the bound of the Compiler."""
 
     name = "native_kv"
+    compiles: ClassVar[bool] = False
 
     def states(self, prepared: Prepared) -> SparseKV:
         return prepared.native_at(prepared.selection)
@@ -26,6 +27,7 @@ class RandomSelection(SparseMethod):
     """
 
     name = "random"
+    compiles: ClassVar[bool] = False
 
     def states(self, prepared: Prepared) -> SparseKV:
         return prepared.native_at(prepared.random_selection)

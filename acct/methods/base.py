@@ -34,12 +34,13 @@ class Method(ABC):
 
     Attributes:
         name: registry name, also in the records. control: must be clearly worse than ACCT, or the run is invalid.
-        on_request: left out unless `evaluation.methods` names it.
+        on_request: left out unless `evaluation.methods` names it. compiles: reads the Compiler, or may do so.
     """
 
     name: ClassVar[str]
     control: ClassVar[bool] = False
     on_request: ClassVar[bool] = False
+    compiles: ClassVar[bool] = False
 
     def applicable(self, pair: Pair) -> str | None:
         """Why this method cannot run on a pair, or None if it can."""
@@ -52,6 +53,8 @@ class Method(ABC):
 
 class SparseMethod(Method):
     """Methods in which the target reads the query only, over mounted keys and values."""
+
+    compiles: ClassVar[bool] = True
 
     def mount(self, prepared: Prepared) -> Mount:
         target = prepared.pair.target

@@ -19,6 +19,7 @@ class RidgeRow(SparseMethod):
     """
 
     on_request: ClassVar[bool] = True
+    compiles: ClassVar[bool] = False
 
     def states(self, prepared: Prepared) -> SparseKV:
         fitted = map_of_row(self.name) or self.name

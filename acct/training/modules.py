@@ -197,16 +197,16 @@ def load_compiler(config: Config, geometry: PairGeometry, artifact: Artifact, de
     return module.to(device).eval().requires_grad_(False)
 
 
-def load_interface(config: Config, pair: Pair, run: Path | str | None = None) -> Interface:
+def load_interface(config: Config, pair: Pair, run: Path | str | None = None, compiles: bool = True) -> Interface:
     """The finished interface of a run folder, checked against the pair and the configuration.
 
     Args:
-        run: another folder than config.paths.run.
+        run: another folder than config.paths.run. compiles: False does without the Compiler, which need not be trained then.
     Raises:
         ArtifactError: a stage is missing or damaged, or belongs to other models, another budget or another upstream stage.
     """
     run = Path(config.paths.run if run is None else run)
-    artifacts = {"compiler": load_artifact(run, "compiler")}
+    artifacts = {"compiler": load_artifact(run, "compiler")} if compiles else {}
     if uses_cartographer(config):
         artifacts["cartographer"] = load_artifact(run, "cartographer")
     if uses_allocator(config):
@@ -224,7 +224,7 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None) ->
                     f"{run / kind} was built with {name} = {artifact.card['built_from'].get(name)!r}, now it is {value!r}. "
                     "Take the run's own configuration, or train again."
                 )
-    for kind in ("cartographer", "allocator"):
+    for kind in ("cartographer", "allocator") if compiles else ():
         built_on = artifacts["compiler"].card["built_from"].get(f"artifact.{kind}")
         if kind in artifacts and built_on != artifacts[kind].digest:
             raise ArtifactError(f"{run}: the compiler was built on another {kind} than the one in the folder. Train the compiler again.")
@@ -234,7 +234,7 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None) ->
         geometry,
         load_cartographer(config, geometry, artifacts["cartographer"], device) if "cartographer" in artifacts else None,
         load_allocator(geometry, artifacts["allocator"], device) if "allocator" in artifacts else None,
-        load_compiler(config, geometry, artifacts["compiler"], device),
+        load_compiler(config, geometry, artifacts["compiler"], device) if compiles else None,
     )
     identity = {kind: artifact.digest for kind, artifact in artifacts.items()}
     return Interface(found.compiler, found.rule, found.cartographer, found.allocator, found.ranking, found.seed, identity)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from acct.cli.evaluation import evaluate_direction
 from acct.config.root import Config
 from acct.errors import ArtifactError, ConfigError
 from acct.selection import unit_index
@@ -321,6 +322,21 @@ def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_pa
     train(copy_of(finished, tmp_path / "two", *asked, "compiler.readout_rate=0.25"))
     for name, rate in full.items():
         torch.testing.assert_close(seen[name], 0.25 * rate)
+
+
+def test_a_selection_is_evaluated_before_there_is_a_compiler(finished, tmp_path):
+    small = ["evaluation.tasks=[search_qa]", "evaluation.examples=3"]
+    rows = "native_kv,random,target_full,snapkv_query_aware"
+    for stage in ("cartographer", "allocator"):
+        train(copy_of(finished, tmp_path, f"stage={stage}"))
+    first = evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows}]"))
+    assert first.new == 3 * 4
+    for row in ("acct", "bridge_only", "zeros", "noise", "wrong_document", "native_keys", "native_values"):
+        with pytest.raises(ArtifactError, match=r"has no finished compiler. Train it first: acct train stage=compiler"):
+            evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows},{row}]"))
+    train(copy_of(finished, tmp_path, "stage=compiler"))
+    second = evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows},acct]"))
+    assert second.new == 3 and second.kept == 3 * 4
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -56,6 +56,7 @@ class Compressor(SparseMethod):
     on_request: ClassVar[bool] = True
     rule: ClassVar[Rule]
     query_aware: ClassVar[bool] = False
+    compiles: ClassVar[bool] = False
 
     def states(self, prepared: Prepared) -> SparseKV:
         return prepared.native_at(self.selection(prepared))
