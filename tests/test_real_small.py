@@ -16,6 +16,7 @@ from acct.training.artifacts import KINDS, load_artifact
 from acct.training.run import train
 from acct.training.session import data_source
 from tests.data.test_factbook import entity
+from tests.data.test_musique_steps import ROW
 
 DIRECTIONS = ("qwen25_coder_05b_to_15b", "qwen25_coder_15b_to_05b")
 NAMES = {"source": "Qwen2.5-Coder-0.5B-Instruct", "target": "Qwen2.5-Coder-1.5B-Instruct"}
@@ -23,7 +24,7 @@ NAMES = {"source": "Qwen2.5-Coder-0.5B-Instruct", "target": "Qwen2.5-Coder-1.5B-
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """models/<name> with tiny random models of the family, data/corpora/factbook with invented entities."""
+    """models/<name> with tiny random models of the family, data/corpora/factbook with invented entities, rows of MuSiQue's form."""
     from acct.debug import build_model
     from acct.micro.language import build_tokenizer
 
@@ -36,6 +37,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fields = root / "data" / "corpora" / "factbook"
     fields.mkdir(parents=True)
     (fields / "all.jsonl").write_text("".join(json.dumps(entity(number)) + "\n" for number in range(40)))
+    (root / "data" / "musique").mkdir()
+    steps = "".join(json.dumps({**ROW, "id": f"row {number}"}) + "\n" for number in range(4))
+    (root / "data" / "musique" / "train.jsonl").write_text(steps)
     return root
 
 

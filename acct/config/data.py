@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from acct.config.compressors import CompressorsConfig
 from acct.config.fields import check_choice, check_range, silent
 from acct.data.hub import HubEntry, default_hub
-from acct.errors import UnknownName
+from acct.errors import ConfigError, UnknownName
 
 TASKS = (
     "search_qa", "trivia_qa", "boolq", "race", "wiki_hop", "pubmed_qa",
     "hellaswag", "winogrande", "mmlu", "piqa", "wikitext",
 )  # fmt: skip
-FURTHER_TASKS = ("factbook_qa", "squad", "hotpot_qa", "musique")
+FURTHER_TASKS = ("factbook_qa", "squad", "hotpot_qa", "musique", "musique_steps")
 """Real text for real pairs; measured where evaluation.tasks names them."""
 METHODS = (
     "target_full", "acct", "source_full", "no_context", "native_kv", "random", "bridge_only", "zeros", "noise", "wrong_document",
@@ -31,6 +31,7 @@ class DataConfig:
     """Training examples.
 
     Attributes:
+        also: further data sets, each with its share of the training examples; they stand evenly among those of `dataset`. [ours]
         dataset, split: the data set that supplies them. held_out_split: what is only measured while training.
         source: "folder" reads paths.data, "hub" the model hub's data sets (extra `data`).
         hub: name, configuration, evaluation split and revision of each task's data set on the hub.
@@ -44,6 +45,7 @@ class DataConfig:
     """
 
     dataset: str = "search_qa"
+    also: dict[str, float] = field(default_factory=dict)
     split: str = "train"
     held_out_split: str = "validation"
     source: str = "folder"
@@ -61,6 +63,13 @@ class DataConfig:
         check_choice("data.tasks_from", self.tasks_from, ("package", "lm_eval"))
         for name in (*self.hub, *self.folders):
             check_task("data.hub or data.folders", name)
+        for name, share in self.also.items():
+            check_task("data.also", name)
+            check_range(f"data.also.{name}", share, 0, 1, open_low=True)
+            if name == self.dataset:
+                raise ConfigError(f"data.also names {name}, which is data.dataset already. Raise a stage's examples instead.")
+        if (whole := sum(self.also.values())) >= 1:
+            raise ConfigError(f"data.also gives {whole:g} of the training examples to other sets than {self.dataset}. Leave it a share.")
 
 
 @dataclass

@@ -163,20 +163,25 @@ class Session:
     @cached_property
     def train(self) -> Examples:
         """As many training examples as the largest stage asks for."""
-        return self._examples(self.config.data.split, max(self.settings(stage).examples for stage in STAGES))
+        data, count = self.config.data, max(self.settings(stage).examples for stage in STAGES)
+        further = {name: round(share * count) for name, share in data.also.items()}
+        own = self._examples(data.dataset, data.split, count - sum(further.values()))
+        others = [self._examples(name, data.split, more) for name, more in further.items() if more]
+        return Examples(spread([own.items, *(other.items for other in others)]), own.pad_id)
 
     @cached_property
     def held_out(self) -> Examples:
         """Examples that are measured and never trained on."""
         count = max(self.settings(stage).held_out for stage in STAGES)
-        return self._examples(self.config.data.held_out_split, count) if count else Examples((), self.pair.tokenizer.pad_token_id)
+        data = self.config.data
+        return self._examples(data.dataset, data.held_out_split, count) if count else Examples((), self.pair.tokenizer.pad_token_id)
 
-    def _examples(self, split: str, count: int) -> Examples:
+    def _examples(self, dataset: str, split: str, count: int) -> Examples:
         data, tokenizer = self.config.data, self.pair.tokenizer
-        fields = task_fields(self.config).get(data.dataset, {})
-        task, style, options = get_task(data.dataset, **fields), style_of(self.config, tokenizer), prompt_options(self.config)
+        fields = task_fields(self.config).get(dataset, {})
+        task, style, options = get_task(dataset, **fields), style_of(self.config, tokenizer), prompt_options(self.config)
         if self.parallel.main:
-            ensure_data(self.config, [data.dataset], [split])
+            ensure_data(self.config, [dataset], [split])
         self.parallel.barrier()
         drawn = draw(load_examples(data_source(self.config), task, split, tokenizer), count, data.seed)
         items = tuple(encode(example, tokenizer, style, options) for example in drawn)
@@ -197,12 +202,19 @@ class Session:
             "data.seed": config.data.seed,
             "direction.prompts": style_of(config, self.pair.tokenizer),
         }
+        identity |= {"data.also": dict(config.data.also)} if config.data.also else {}
         identity |= {f"prompts.{name}": value for name, value in asdict(config.prompts).items()}
         identity |= {f"training.{stage}.{name}": value for name, value in asdict(settings).items() if name != "held_out"}
         if config.paths.state_cache and config.training.state_cache_dtype != "float32":  # stored states are then not those computed
             identity["training.state_cache_dtype"] = config.training.state_cache_dtype
         identity["data (ids, prompts and answers)"] = self.train.first(settings.examples).digest()
         return identity
+
+
+def spread(lists: Sequence[Sequence[EncodedExample]]) -> tuple[EncodedExample, ...]:
+    """Several lists as one in which each is spread evenly and keeps its order: the first n hold them in proportion."""
+    places = [((place + 0.5) / len(items), number, place) for number, items in enumerate(lists) for place in range(len(items))]
+    return tuple(lists[number][place] for _, number, place in sorted(places))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from acct.errors import ConfigError, UnknownName
 from acct.losses.compilation import last_rows
 from acct.native import read_native
 from acct.training import cost
@@ -20,6 +21,7 @@ from acct.training.run import frozen_part
 from acct.training.scoring import ScoringTask, kept_share, rank_correlation
 from acct.training.session import Examples, open_session
 from acct.types import TokenBatch
+from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,31 @@ def test_a_full_teacher_is_the_target_that_has_read_everything(session, continua
     torch.testing.assert_close(full.taught(after, [0, 1, 3]).teacher_logits, after.teacher_logits)
     for name in ("native_keys", "native_values", "source_keys"):
         assert torch.equal(getattr(before, name), getattr(after, name)), name
+
+
+def test_further_data_sets_stand_evenly_among_the_training_examples(finished, tmp_path):
+    given = [f"paths.data={finished.paths.data}", "+data.also={trivia_qa: 0.33, boolq: 0.17}", "training.cartographer.examples=12"]
+    with open_session(tiny(tmp_path, *given), record=False) as mixed:
+        tasks = [item.task for item in mixed.train.items]
+        assert {name: tasks.count(name) for name in set(tasks)} == {"search_qa": 6, "trivia_qa": 4, "boolq": 2}
+        half = [item.task for item in mixed.train.first(6).items]
+        assert {name: half.count(name) for name in set(half)} == {"search_qa": 3, "trivia_qa": 2, "boolq": 1}
+        assert [item.id for item in mixed.train.items if item.task == "search_qa"] == [
+            item.id for item in finished_examples(finished)[:6]
+        ], "those of data.dataset keep their order"
+        assert mixed.base_identity("allocator")["data.also"] == {"trivia_qa": 0.33, "boolq": 0.17}
+        assert {item.task for item in mixed.held_out.items} == {"search_qa"}
+    with pytest.raises(ConfigError, match=r"data\.also gives 1\.1 of the training examples to other sets than search_qa"):
+        tiny(tmp_path, "+data.also={trivia_qa: 0.6, boolq: 0.5}")
+    with pytest.raises(ConfigError, match=r"data\.also names search_qa, which is data\.dataset already"):
+        tiny(tmp_path, "+data.also={search_qa: 0.2}")
+    with pytest.raises(UnknownName, match=r"data\.also"):
+        tiny(tmp_path, "+data.also={serach_qa: 0.2}")
+
+
+def finished_examples(finished):
+    with open_session(finished, record=False) as opened:
+        return opened.train.items
 
 
 def test_native_states_in_place_of_compiled_ones_cost_nothing(session):

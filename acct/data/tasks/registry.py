@@ -11,6 +11,7 @@ from acct.data.tasks.hellaswag import HellaSwag
 from acct.data.tasks.hotpot_qa import HotpotQA
 from acct.data.tasks.mmlu import MMLU
 from acct.data.tasks.musique import MuSiQue
+from acct.data.tasks.musique_steps import MuSiQueSteps
 from acct.data.tasks.piqa import PIQA
 from acct.data.tasks.pubmed_qa import PubMedQA
 from acct.data.tasks.race import Race
@@ -25,7 +26,7 @@ from acct.errors import UnknownName
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (SearchQA, TriviaQA, BoolQ, Race, WikiHop, PubMedQA, HellaSwag, WinoGrande, MMLU, PIQA, WikiText)
 }
-FURTHER: dict[str, type[Task]] = {task.name: task for task in (FactbookQA, SQuAD, HotpotQA, MuSiQue)}
+FURTHER: dict[str, type[Task]] = {task.name: task for task in (FactbookQA, SQuAD, HotpotQA, MuSiQue, MuSiQueSteps)}
 """Real text for real pairs; not in the paper's tables."""
 
 
