@@ -17,6 +17,7 @@ from acct.training.run import train
 from acct.training.session import data_source
 from tests.data.test_factbook import entity
 from tests.data.test_musique_steps import ROW
+from tests.data.test_text_cloze import FIRST
 
 DIRECTIONS = ("qwen25_coder_05b_to_15b", "qwen25_coder_15b_to_05b")
 NAMES = {"source": "Qwen2.5-Coder-0.5B-Instruct", "target": "Qwen2.5-Coder-1.5B-Instruct"}
@@ -38,7 +39,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fields.mkdir(parents=True)
     (fields / "all.jsonl").write_text("".join(json.dumps(entity(number)) + "\n" for number in range(40)))
     (root / "data" / "musique").mkdir()
-    steps = "".join(json.dumps({**ROW, "id": f"row {number}"}) + "\n" for number in range(4))
+    rows = [{**ROW, "id": f"row {number}", "paragraphs": [*ROW["paragraphs"], {"paragraph_text": FIRST}]} for number in range(4)]
+    steps = "".join(json.dumps(row) + "\n" for row in rows)
     (root / "data" / "musique" / "train.jsonl").write_text(steps)
     return root
 

@@ -13,7 +13,7 @@ TASKS = (
     "search_qa", "trivia_qa", "boolq", "race", "wiki_hop", "pubmed_qa",
     "hellaswag", "winogrande", "mmlu", "piqa", "wikitext",
 )  # fmt: skip
-FURTHER_TASKS = ("factbook_qa", "squad", "hotpot_qa", "musique", "musique_steps")
+FURTHER_TASKS = ("factbook_qa", "squad", "hotpot_qa", "musique", "musique_steps", "text_cloze")
 """Real text for real pairs; measured where evaluation.tasks names them."""
 METHODS = (
     "target_full", "acct", "source_full", "no_context", "native_kv", "random", "bridge_only", "zeros", "noise", "wrong_document",

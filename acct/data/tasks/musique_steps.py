@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import QuestionAnswering, Row, joined
+from acct.data.tasks.base import QuestionAnswering, Row, joined, paragraphs_that_fit
 from acct.errors import DataError
 
 SENTENCES: dict[str, str] = {
@@ -78,25 +78,12 @@ class MuSiQueSteps(QuestionAnswering):
         places = [_place(part, len(paragraphs)) for part in parts]
         asked = [question_of(part.text("question"), answers[:number]) for number, part in enumerate(parts)]
         for number, (question, answer, place) in enumerate(zip(asked, answers, places)):
-            kept = self._context(f"{self.seed} {own} {number}", paragraphs, place)
+            draw = random.Random(f"{self.seed} {own} {number}")
+            kept = paragraphs_that_fit(paragraphs, place, draw.randint(self.least_words, self.most_words), draw)
             others = [n for n in range(len(parts)) if n != number and places[n] in kept]
             step, further = Row(self.name, {"question": question}, index), [(asked[n], answers[n]) for n in others]
             context = joined([paragraphs[i] for i in kept])
             yield self.answered(step, context, [answer], f"{self.name}/{own}:{number}", further), paragraphs[place]
-
-    def _context(self, name: str, paragraphs: Sequence[str], own: int) -> list[int]:
-        """Numbers of the paragraphs, in random order: one's own, and others while they fit."""
-        draw = random.Random(name)
-        room = draw.randint(self.least_words, self.most_words) - len(paragraphs[own].split())
-        kept, others = [own], [i for i in range(len(paragraphs)) if i != own]
-        draw.shuffle(others)
-        for other in others:
-            words = len(paragraphs[other].split())
-            if words <= room:
-                kept.append(other)
-                room -= words
-        draw.shuffle(kept)
-        return kept
 
 
 def _place(step: Row, count: int) -> int:

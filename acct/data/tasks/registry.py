@@ -17,6 +17,7 @@ from acct.data.tasks.pubmed_qa import PubMedQA
 from acct.data.tasks.race import Race
 from acct.data.tasks.search_qa import SearchQA
 from acct.data.tasks.squad import SQuAD
+from acct.data.tasks.text_cloze import TextCloze
 from acct.data.tasks.trivia_qa import TriviaQA
 from acct.data.tasks.wiki_hop import WikiHop
 from acct.data.tasks.wikitext import WikiText
@@ -26,7 +27,7 @@ from acct.errors import UnknownName
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (SearchQA, TriviaQA, BoolQ, Race, WikiHop, PubMedQA, HellaSwag, WinoGrande, MMLU, PIQA, WikiText)
 }
-FURTHER: dict[str, type[Task]] = {task.name: task for task in (FactbookQA, SQuAD, HotpotQA, MuSiQue, MuSiQueSteps)}
+FURTHER: dict[str, type[Task]] = {task.name: task for task in (FactbookQA, SQuAD, HotpotQA, MuSiQue, MuSiQueSteps, TextCloze)}
 """Real text for real pairs; not in the paper's tables."""
 
 
