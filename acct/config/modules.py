@@ -83,7 +83,8 @@ class CompilerConfig:
         readout_rate: beyond the paper: under rates=relative a further factor on the steps of W_p, zeta_p and W_E, which a start in closed
             form puts near their place while the trunk has all to learn.
         further_questions: beyond the paper: how many other questions on an example's context (`Example.further`, where the data has any)
-            the behaviour term asks in turn, one an epoch after its own; the answer follows the question as it is read.
+            the behaviour term asks in turn, one an epoch after its own, over the positions that its own keeps; the answer follows the
+            question as it is read.
         attention_output: beyond the paper: weight of what attention reads (`acct.losses.attention_output`), at the positions of L_attn.
     """
 
