@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -198,20 +197,6 @@ def as_question(text: str) -> str:
     if not text.endswith("?") and "_" not in text:
         text = text.rstrip(" .") + "?"
     return f"Question: {text}"
-
-
-def paragraphs_that_fit(paragraphs: Sequence[str], own: int, words: int, draw: random.Random) -> list[int]:
-    """Numbers of paragraphs in random order: one's own, whatever its length, and others while all of them hold at most `words` words."""
-    room = words - len(paragraphs[own].split())
-    kept, others = [own], [number for number in range(len(paragraphs)) if number != own]
-    draw.shuffle(others)
-    for other in others:
-        length = len(paragraphs[other].split())
-        if length <= room:
-            kept.append(other)
-            room -= length
-    draw.shuffle(kept)
-    return kept
 
 
 def joined(passages: Sequence[str]) -> str:

@@ -7,15 +7,13 @@ which is how MuSiQue writes questions that were made from a knowledge base, beco
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import QuestionAnswering, Row, joined, paragraphs_that_fit
-from acct.errors import DataError
+from acct.data.tasks.base import Row, joined
+from acct.data.tasks.paragraphs import AmongParagraphs
 
 SENTENCES: dict[str, str] = {
     "applies to jurisdiction": "Which jurisdiction does {} apply to?",
@@ -36,23 +34,10 @@ SENTENCES: dict[str, str] = {
 """Relations that "What is the ... of X?" does not fit."""
 
 
-@dataclass(frozen=True)
-class MuSiQueSteps(QuestionAnswering):
-    """Rows of MuSiQue-Ans: id, paragraphs[{paragraph_text}], question_decomposition[{question, answer, paragraph_support_idx}].
-
-    Attributes:
-        seed: of lengths, distractors and order. least_words, most_words: of a context, drawn between them; its own paragraph is never cut.
-    """
-
-    seed: int = field(default=0, metadata={"paper": "silent: not a set of the paper"})
-    least_words: int = field(default=60, metadata={"paper": "silent: not a set of the paper"})
-    most_words: int = field(default=350, metadata={"paper": "silent: not a set of the paper"})
+class MuSiQueSteps(AmongParagraphs):
+    """Rows of MuSiQue-Ans: id, paragraphs[{paragraph_text}], question_decomposition[{question, answer, paragraph_support_idx}]."""
 
     name = "musique_steps"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least_words <= self.most_words:
-            raise DataError(f"a context needs 1 <= least_words <= most_words, got {self.least_words} and {self.most_words}.")
 
     def examples(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[Example]:
         """Every step of every row, in order; a paragraph is asked the same question once."""
@@ -78,8 +63,7 @@ class MuSiQueSteps(QuestionAnswering):
         places = [_place(part, len(paragraphs)) for part in parts]
         asked = [question_of(part.text("question"), answers[:number]) for number, part in enumerate(parts)]
         for number, (question, answer, place) in enumerate(zip(asked, answers, places)):
-            draw = random.Random(f"{self.seed} {own} {number}")
-            kept = paragraphs_that_fit(paragraphs, place, draw.randint(self.least_words, self.most_words), draw)
+            kept = self.kept(paragraphs, place, f"{own} {number}")
             others = [n for n in range(len(parts)) if n != number and places[n] in kept]
             step, further = Row(self.name, {"question": question}, index), [(asked[n], answers[n]) for n in others]
             context = joined([paragraphs[i] for i in kept])

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acct.data.examples import Example
-from acct.data.tasks.base import QuestionAnswering, Row, joined, paragraphs_that_fit
+from acct.data.tasks.base import Row, joined
+from acct.data.tasks.paragraphs import AmongParagraphs
 from acct.errors import DataError
 
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]?\s+(?=[\"'(\[]?[A-Z0-9])")
@@ -26,18 +27,14 @@ BLANK, ASK = "_", "Fill the blank:"
 
 
 @dataclass(frozen=True)
-class TextCloze(QuestionAnswering):
+class TextCloze(AmongParagraphs):
     """Rows with `text` (paragraphs are separated by line breaks), or with paragraphs[{paragraph_text}] as MuSiQue's.
 
     Attributes:
-        seed: of blanks, lengths and order. least_words, most_words: of a context, drawn between them; its own paragraph is never cut.
         paragraph_words: shorter paragraphs are asked nothing. around: most words that a question shows on either side of its blank.
         answer_words: longer names are not asked for. blanks: most questions of a paragraph, its own among them.
     """
 
-    seed: int = field(default=0, metadata={"paper": "silent: not a set of the paper"})
-    least_words: int = field(default=60, metadata={"paper": "silent: not a set of the paper"})
-    most_words: int = field(default=350, metadata={"paper": "silent: not a set of the paper"})
     paragraph_words: int = field(default=30, metadata={"paper": "silent: not a set of the paper"})
     around: int = field(default=12, metadata={"paper": "silent: not a set of the paper"})
     answer_words: int = field(default=5, metadata={"paper": "silent: not a set of the paper"})
@@ -46,8 +43,7 @@ class TextCloze(QuestionAnswering):
     name = "text_cloze"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least_words <= self.most_words:
-            raise DataError(f"a context needs 1 <= least_words <= most_words, got {self.least_words} and {self.most_words}.")
+        super().__post_init__()
         if min(self.paragraph_words, self.around, self.answer_words, self.blanks) < 1:
             raise DataError("paragraph_words, around, answer_words and blanks must be at least 1.")
 
@@ -80,8 +76,7 @@ class TextCloze(QuestionAnswering):
         for number, (paragraph, mine) in enumerate(zip(paragraphs, questions)):
             if not mine:
                 continue
-            draw = random.Random(f"{self.seed} {own} {number} context")
-            kept = paragraphs_that_fit(paragraphs, number, draw.randint(self.least_words, self.most_words), draw)
+            kept = self.kept(paragraphs, number, f"{own} {number}")
             question, answer = mine[0]
             step = Row(self.name, {"question": question}, index)
             further = [*mine[1:], *(pair for other in kept if other != number for pair in questions[other])]
