@@ -54,7 +54,7 @@ def document(example: Example, config: Config) -> dict[str, Any]:
     query = example.query.strip()
     asked = query.endswith(options.answer_marker)
     return {
-        **asdict(example),
+        **{name: value for name, value in asdict(example).items() if name != "further"},  # nothing scores these
         "candidates": list(example.candidates),
         "answers": list(example.answers),
         "text": example.context + options.context_separator + query + ("" if asked else "\n"),
@@ -66,7 +66,7 @@ def document(example: Example, config: Config) -> dict[str, Any]:
 
 def example_of(row: Mapping[str, Any]) -> Example:
     """The example of such a row."""
-    fields = {name: row[name] for name in Example.__dataclass_fields__}
+    fields = {name: row[name] for name in Example.__dataclass_fields__ if name != "further"}
     return Example(**{**fields, "candidates": tuple(row["candidates"]), "answers": tuple(row["answers"])})
 
 

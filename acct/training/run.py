@@ -98,13 +98,13 @@ def _digest(artifact: Artifact | None) -> str | None:
     return None if artifact is None else artifact.digest
 
 
-def _stage(session: Session, kind: str, identity: Mapping[str, Any], build: Any) -> tuple[Artifact, bool]:
+def _stage(session: Session, kind: str, identity: Mapping[str, Any], build: Any, track: bool = True) -> tuple[Artifact, bool]:
     config, parallel = session.config, session.parallel
     reuse = Path(config.paths.reuse) if config.paths.reuse else None
     artifact, built = build_or_reuse(
         session.run, kind, identity, build, restart=config.training.restart, reuse=reuse, main=parallel.main, barrier=parallel.barrier
     )
-    if parallel.main:
+    if parallel.main and track:
         track_artifact(session.tracker, session.run, artifact, config.tracker.weights)
     if not built and parallel.main:
         logger.info("%s: reused, built from the same inputs (%s)", kind, artifact.digest[:12])
@@ -262,7 +262,7 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
         start, _ = _stage(
             session, closed_forms.KIND, closed_forms.identity_of(session, named, selections.digest),
-            lambda _: closed_forms.fit_closed_forms(session, task, measured, order),
+            lambda _: closed_forms.fit_closed_forms(session, task, measured, order), track=False,
         )  # fmt: skip
         begun = closed_forms.open_closed_forms(session, start.tensors, start.card)
         facts: dict[str, Any] = {"bridge": begun.report, "capacity": capacity_record(config, geometry)}

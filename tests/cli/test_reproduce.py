@@ -61,7 +61,7 @@ def test_table3_from_training_to_the_table(here, capsys):
     assert "- Uniform, retrained (tiny_qwen3): cartographer copied from tiny_qwen3; compiler 8 examples x 1 epochs." in text
     # two rows on two tasks, two rows on one: 3 examples each
     assert "- Scored: 18 answers by the rows that replace a part, in 1 direction(s); the paper's protocol has 80,000." in text
-    assert len(list(results.glob("*/*/card.json"))) == 4 + 3 + 3
+    assert len(list(results.glob("*/*/card.json"))) == 5 + 4 + 4  # with the Compilers' closed forms
 
     capsys.readouterr()  # what exists is shown, what does not is named
     shutil.rmtree(results / "tiny_qwen3-random")
