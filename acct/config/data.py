@@ -31,7 +31,7 @@ class DataConfig:
     """Training examples.
 
     Attributes:
-        also: further data sets, each with its share of the training examples; they stand evenly among those of `dataset`. [ours]
+        also: beyond the paper: further data sets, each with its share of the training examples, evenly spread among those of `dataset`.
         dataset, split: the data set that supplies them. held_out_split: what is only measured while training.
         source: "folder" reads paths.data, "hub" the model hub's data sets (extra `data`).
         hub: name, configuration, evaluation split and revision of each task's data set on the hub.

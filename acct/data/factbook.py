@@ -151,16 +151,15 @@ def questions(entities: Sequence[Entity], options: FactbookOptions, count: Count
             "answer": answer,
             "search_results": {"snippets": [one.snippet(path) for one, path in snippets], "titles": [one.name for one, _ in snippets]},
         }
-        yield row | {"further": _further(snippets, (entity, rule.path))} if further else row
+        yield row | {"further": _further(snippets, (entity.code, rule.path))} if further else row
 
 
-def _further(snippets: Sequence[tuple[Entity, str]], asked: tuple[Entity, str]) -> list[dict[str, str]]:
-    """What else the rules ask of these snippets, in their order."""
+def _further(snippets: Sequence[tuple[Entity, str]], asked: tuple[str, str]) -> list[dict[str, str]]:
+    """What the rules ask of these snippets, in their order, beside the code and path that is asked already."""
     found = []
     for entity, path in snippets:
-        for rule in RULES:
-            answer = rule.answer(entity.fields[path]) if rule.path == path and (entity.code, path) != (asked[0].code, asked[1]) else None
-            if answer:
+        for rule in (rule for rule in RULES if rule.path == path and (entity.code, path) != asked):
+            if answer := rule.answer(entity.fields[path]):
                 found.append({"question": rule.question.format(name=entity.name), "answer": answer})
     return found
 

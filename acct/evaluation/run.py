@@ -140,7 +140,7 @@ def run_evaluation(
         "capacities": capacities(pair, interface, samples), "inputs": {name: store.configuration[name] for name in ("source", "target")},
     })  # fmt: skip
     if taken:
-        provenance.note({"taken": {"folder": str(reuse), "answers": taken}})
+        provenance.note({"taken": {"run": Path(str(reuse)).parent.name, "answers": taken}})
     seconds, peak = dict(clock.seconds), peak_memory_bytes()
     return EvaluationReport(direction, Path(folder), sheet, validity, check, seconds, peak, ratio, new, store.kept)
 

@@ -252,7 +252,8 @@ class CompilationTask:
     def turned(self, frozen: FrozenBatch, indices: Sequence[int], epoch: int) -> FrozenBatch:
         """The batch with the questions whose turn it is, for L_beh; the terms that look at attention keep the examples' own.
 
-        A question is followed by its answer, which nothing of the source reads.
+        A question is followed by its answer, which nothing of the source reads. `totals` stay those of the examples' own questions, which
+        matters under "dynamic" RoPE only.
         """
         asked = [self.examples.turn(index, epoch, self.settings.further_questions) for index in indices]
         if not any(asked) or not self._asks_behaviour:

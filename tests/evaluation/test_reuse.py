@@ -48,7 +48,7 @@ def test_another_retention_takes_what_no_module_touches(finished: Path, tmp_path
         scores = [frame[frame["method"] == method]["mounted_bytes"].tolist() for frame in (first, again)]
         assert (scores[0] == scores[1]) == (method in UNTRAINED), method
     noted = json.loads((tmp_path / "taken" / "provenance.json").read_text())["taken"]
-    assert noted == {"folder": str(finished), "answers": 45}
+    assert noted == {"run": finished.parent.name, "answers": 45}
     assert evaluate(tmp_path / "taken", retention=0.25, variant="plus", reuse=finished).new == 0
 
 
