@@ -96,11 +96,9 @@ class AcctLM(LM):
         if config.runtime.threads is not None:
             torch.set_num_threads(config.runtime.threads)
         pair = load_configured_pair(config)
-        interface = (
-            with_ridge(load_interface(config, pair, compiles=get_method(method).compiles), config, pair, [method])
-            if needs_interface(method)
-            else None
-        )
+        interface = None
+        if needs_interface(method):
+            interface = with_ridge(load_interface(config, pair, compiles=get_method(method).compiles), config, pair, [method])
         batch = str((additional_config or {}).get("batch_size") or "")
         own = (config.evaluation.wikitext_context_tokens, config.evaluation.wikitext_window_tokens)
         rolling = Rolling(int(windows[0] or own[0]), int(windows[1] or own[1] - own[0]))
