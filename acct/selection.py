@@ -195,8 +195,10 @@ def gather_source(
         reads: see `source_rows`; by default head pi_H of layer pi_L alone.
     """
     rows = source_rows(selection, states, geometry, reads)
-    keys, values = (flat_rows(x).index_select(0, rows.view(-1)) for x in (states.keys_pre, states.values))
-    return keys.view(len(rows), -1), values.view(len(rows), -1)
+    keys = flat_rows(states.keys_pre).index_select(0, rows.view(-1)).view(len(rows), -1)
+    if states.values is states.keys_pre:  # one vector for both
+        return keys, keys
+    return keys, flat_rows(states.values).index_select(0, rows.view(-1)).view(len(rows), -1)
 
 
 def source_rows(selection: Selection, states: SourceStates, geometry: PairGeometry, reads: Sequence[Sequence[int]] | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from acct.compiler.bridge import Bridge
 from acct.compiler.fused import compile_slots, fuses
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.residual import Residual
+from acct.compiler.subspace import Subspace
 from acct.errors import ConfigError, InputError, InterfaceError, ModelError
 from acct.kernels import choose
 from acct.selection import batch_index, unit_index
@@ -30,17 +31,21 @@ class Compiler(nn.Module):
     """K^ = K^B + dK, V^ = V^B + dV.
 
     Attributes:
-        bridge: fitted and frozen. residual: trained from zero, or None for the Bridge alone.
+        bridge: fitted and frozen. residual: trained from zero, or None for the Bridge alone. subspace: what the Bridge reads, beyond the
+            paper; None for the source's own vectors.
         mapper: names this Compiler in the identity of what it compiles.
         kernels: which kernel maps the slots without gradients, see `acct.kernels`.
     """
 
     kernels: str = "plain"
 
-    def __init__(self, bridge: Bridge, residual: Residual | None = None, mapper: str = "acct-compiler") -> None:
+    def __init__(
+        self, bridge: Bridge, residual: Residual | None = None, mapper: str = "acct-compiler", subspace: Subspace | None = None
+    ) -> None:
         super().__init__()
         self.bridge = bridge
         self.residual = residual
+        self.subspace = subspace
         self.mapper = mapper
 
     def forward(
@@ -66,12 +71,13 @@ class Compiler(nn.Module):
             InputError: the source states at the selection hold NaN or Inf. ModelError: the Compiler's weights do, or its output overflows.
         """
         with torch.autocast(states.keys_pre.device.type, enabled=False):
-            residual, rotated = self.residual if use_residual else None, False
+            given, residual, rotated = states, self.residual if use_residual else None, False
+            states = states if self.subspace is None else self.subspace(states)
             if not plain and not torch.is_grad_enabled() and self.takes_kernels:
                 from acct.kernels import compilation
 
                 keys, values, total = compilation.compile_slots(self.bridge, residual, states, selection, dtype, rotary)
-                self._check(total, keys, values, states, selection)
+                self._check(total, keys, values, given, selection)
                 rotated = rotary is not None
             elif plain or torch.is_grad_enabled():
                 groups = UnitGroups.of(selection)
@@ -79,12 +85,12 @@ class Compiler(nn.Module):
                 if residual is not None:
                     key_correction, value_correction = residual(states, selection, groups)
                     keys, values = keys + key_correction, values + value_correction
-                self._check(keys.detach().sum() + values.detach().sum(), keys, values, states, selection)
+                self._check(keys.detach().sum() + values.detach().sum(), keys, values, given, selection)
                 keys, values = (part if dtype is None else part.to(dtype) for part in (keys, values))
             else:
                 groups = UnitGroups.of(selection)
                 keys, values, total = compile_slots(self.bridge, residual, states, selection, groups, dtype, rotary)
-                self._check(total, keys, values, states, selection)
+                self._check(total, keys, values, given, selection)
                 rotated = rotary is not None and fuses(rotary)
         identity = {f"source.{name}": value for name, value in states.identity.items()}
         kv = SparseKV(selection, keys, values, rotated, {"kind": "transferred", "mapper": self.mapper, **identity})
@@ -97,12 +103,13 @@ class Compiler(nn.Module):
         Raises:
             ConfigError: it is asked for by name and cannot run.
         """
-        if len(self.bridge.reads[0]) == 1:
+        if len(self.bridge.reads[0]) == 1 and self.subspace is None:
             return choose(self.kernels, self.bridge.key_map)
         if self.kernels == "triton":
             raise ConfigError(
                 "runtime.kernels=triton takes a Bridge that reads one source vector for a slot; compiler.bridge_layers and bridge_heads "
-                f"ask for {len(self.bridge.reads[0])}. Set runtime.kernels to auto or plain."
+                f"ask for {len(self.bridge.reads[0])}{'' if self.subspace is None else ' out of a subspace (compiler.subspace_width)'}. "
+                "Set runtime.kernels to auto or plain."
             )
         return False
 

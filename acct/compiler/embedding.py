@@ -43,8 +43,7 @@ class EmbeddingStatistics:
         place = torch.arange(0, states.context_hidden.shape[1], self.stride, device=states.context_hidden.device)
         valid = place < states.context_lengths[:, None]  # [batch, position]
         x = torch.cat([states.context_hidden[:, place], *states.taps[:, :, place].unbind(1)], dim=-1)[valid].float()
-        y = torch.cat([native.context_keys_pre[:, :, place], native.context_values[:, :, place]], dim=-1)
-        y = y.transpose(1, 2).flatten(2)[valid].float()
+        y = target_rows(native, place, valid)
         self.rows += len(x)
         self.x += x.sum(0, dtype=torch.float64)
         self.y += y.sum(0, dtype=torch.float64)
@@ -86,3 +85,10 @@ class EmbeddingStatistics:
         if anchor > 0:
             weight[-1], bias[-1] = 0, anchor * (width - 1) ** 0.5
         return weight.float(), bias.float()
+
+
+def target_rows(native: NativeStates, place: Tensor, valid: Tensor) -> Tensor:
+    """y [row, 2 P d_T]: of every unit its key before RoPE and its value, at the positions `place` [position] of examples where `valid`
+    [batch, position]."""
+    y = torch.cat([native.context_keys_pre[:, :, place], native.context_values[:, :, place]], dim=-1)
+    return y.transpose(1, 2).flatten(2)[valid].float()

@@ -70,6 +70,9 @@ class CompilerConfig:
         width, feed_forward_width, depth, latents: w_W, f_W, D, m_W; null follows the preset.
         bridge_layers, bridge_heads: beyond the paper (spec 11): source layers nearest to pi_L that the Bridge reads for a unit, and their
             heads: "modulo" (pi_H), "block" (the same relative place) or "all".
+        subspace_width, subspace_tokens, subspace_stride, subspace_ridge: beyond the paper: the Bridge of every unit reads one vector of
+            this width instead, the best predicting directions of all source keys and values and of the target's embeddings of the token and
+            of those before it (so many in all), fitted on every n-th context position (`acct.compiler.subspace`); 0 is off.
         readout_start, readout_ridge: beyond the paper: "zero", or "ridge" for W_p and zeta_p in closed form from what the Bridge leaves;
             the penalty, relative to the mean square of z.
         ridge: lambda_B at head width 128; scaled by d_T / 128.
@@ -106,6 +109,10 @@ class CompilerConfig:
     norm_epsilon: float = silent(1e-6, "of every RMSNorm", "4")
     bridge_layers: int = 1
     bridge_heads: str = "modulo"
+    subspace_width: int = 0
+    subspace_tokens: int = 3
+    subspace_stride: int = 2
+    subspace_ridge: float = 1e-3
     readout_start: str = "zero"
     readout_ridge: float = 1e-2
     ridge: float = 1e-2
@@ -131,6 +138,15 @@ class CompilerConfig:
             check_range(f"compiler.{name}", getattr(self, name), 0, float("inf"))
         check_range("compiler.embedding_stride", self.embedding_stride, 1, float("inf"))
         check_range("compiler.bridge_layers", self.bridge_layers, 1, float("inf"))
+        check_range("compiler.subspace_width", self.subspace_width, 0, float("inf"))
+        check_range("compiler.subspace_tokens", self.subspace_tokens, 0, float("inf"))
+        check_range("compiler.subspace_stride", self.subspace_stride, 1, float("inf"))
+        check_range("compiler.subspace_ridge", self.subspace_ridge, 0, float("inf"))
+        if self.subspace_width and (self.bridge_layers, self.bridge_heads) != (1, "modulo"):
+            raise ConfigError(
+                "compiler.subspace_width gives the Bridge all source layers and heads: leave compiler.bridge_layers at 1 and "
+                "compiler.bridge_heads at modulo with it."
+            )
         check_choice("compiler.teacher", self.teacher, ("kept", "full"))
         check_choice("compiler.rates", self.rates, ("uniform", "relative"))
         check_range("compiler.behaviour_from", self.behaviour_from, 0, 1)

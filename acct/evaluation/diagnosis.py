@@ -143,10 +143,10 @@ def compilation_by_layer(session: Session, compiler: Compiler, examples: Example
     """R2 of the Bridge for every unit, and the attention divergence of every example and layer."""
     target = session.pair.geometry.target
     task = CompilationTask(session, examples, frozen)
-    task.bridge = compiler.bridge
+    task.bridge, task.subspace = compiler.bridge, compiler.subspace
     if compiler.residual is not None:
         task.residual = compiler.residual
-    statistics = BridgeStatistics(session.pair.geometry, session.device, compiler.bridge.reads)
+    statistics = BridgeStatistics(task.geometry, session.device, compiler.bridge.reads)
     kinds = {"bridge": False} | ({"compiler": True} if compiler.residual is not None else {})
     divergence = {name: torch.zeros(len(examples), target.layers, dtype=torch.float64) for name in kinds}
     for indices in _batches(session, examples, "compiled states"):

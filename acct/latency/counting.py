@@ -66,12 +66,20 @@ def allocator(geometry: PairGeometry, rule: BudgetRule, tokens: int) -> Work:
 
 
 def compiler(
-    geometry: PairGeometry, shape: ResidualShape, rule: BudgetRule, tokens: int, width: int, union: int | None = None, reads: int = 1
+    geometry: PairGeometry,
+    shape: ResidualShape,
+    rule: BudgetRule,
+    tokens: int,
+    width: int,
+    union: int | None = None,
+    reads: int = 1,
+    shared: int = 0,
 ) -> Work:
     """Bridge and residual at the selected slots.
 
     Args:
-        union: positions that any unit keeps; None for all of the context. reads: source vectors that the Bridge reads for a slot.
+        geometry: as the Bridge sees it. union: positions that any unit keeps; None for all of the context. reads: source vectors that the
+            Bridge reads for a slot. shared: numbers of a position that a subspace makes its one vector of, 0 without a subspace.
     """
     source, dim = geometry.source, geometry.target.head_dim
     slots, features = geometry.units * rule.resolve(tokens).mean_capacity, reads * source.head_dim
@@ -86,7 +94,10 @@ def compiler(
     readout = 4.0 * slots * (w + CONDITIONS) * dim
     weights = 4 * (shape.parameters() + 2 * geometry.units * (features + 1) * dim)
     read = width * (2 * slots * features + tokens * (1 + shape.taps) * source.hidden)
-    return Work(bridge + embedding + encoder + decoder + readout, read + weights + 2 * slots * dim * width)
+    weights += 4 * shared * source.head_dim
+    read += width * tokens * shared
+    subspace = 2.0 * tokens * shared * source.head_dim
+    return Work(subspace + bridge + embedding + encoder + decoder + readout, read + weights + 2 * slots * dim * width)
 
 
 def movement(geometry: PairGeometry, rule: BudgetRule, tokens: int, width: int, rotated: bool) -> Work:

@@ -18,6 +18,7 @@ from transformers import DynamicCache
 
 from acct.allocator.budget import BudgetRule
 from acct.cache import mounted
+from acct.compiler.subspace import subspace_inputs
 from acct.config.latency import CONVERSION
 from acct.config.root import Config
 from acct.errors import ConfigError, ModelError
@@ -49,7 +50,7 @@ from acct.models.adapter import ModelAdapter
 from acct.models.pair import DTYPES, checked_device
 from acct.models.published import configuration
 from acct.source import read_source
-from acct.training.modules import bridge_reads, cartographer_shape, residual_shape
+from acct.training.modules import bridge_geometry, bridge_reads, cartographer_shape, residual_shape
 from acct.types import SourceStates
 
 logger = logging.getLogger(__name__)
@@ -292,12 +293,18 @@ class Suite:
 
     def _count_conversion(self, sample: Sample) -> None:
         config, geometry, rule, width, tokens = self.config, self.geometry, self.rule, self.dtype.itemsize, sample.tokens
-        shape = cartographer_shape(config, geometry)
+        shape, seen, read = cartographer_shape(config, geometry), bridge_geometry(config, geometry), config.compiler.subspace_tokens
         sample.work |= {
             "cartographer": counting.cartographer(geometry, shape, tokens, self.options.query_tokens, width),
             "allocator": counting.allocator(geometry, rule, tokens),
             "compiler": counting.compiler(
-                geometry, residual_shape(config, geometry), rule, tokens, width, reads=len(bridge_reads(config, geometry)[0])
+                seen,
+                residual_shape(config, geometry),
+                rule,
+                tokens,
+                width,
+                reads=len(bridge_reads(config, geometry)[0]),
+                shared=subspace_inputs(geometry, read) if seen is not geometry else 0,
             ),
             "packing": counting.movement(geometry, rule, tokens, width, rotated=False),
         }

@@ -115,21 +115,24 @@ class Conversion:
 def random_interface(config: Config, geometry: PairGeometry, seed: int) -> Interface:
     """Modules of the configured shapes with random weights, nothing left at zero, units of unequal counts."""
     from acct.allocator.allocator import Allocator
-    from acct.compiler.compiler import Compiler
-    from acct.training.modules import make_interface, new_bridge, new_cartographer, new_residual, uses_allocator, uses_cartographer
+    from acct.training.modules import make_interface, new_cartographer, new_compiler, uses_allocator, uses_cartographer
 
     generator = torch.Generator().manual_seed(seed)
     cartographer = new_cartographer(config, geometry) if uses_cartographer(config) else None
     allocator = Allocator(geometry.units) if uses_allocator(config) else None
     if allocator is not None:
         fill_normal(allocator.preferences, generator, config.latency.spread)
-    bridge, residual = new_bridge(config, geometry), new_residual(config, geometry) if config.compiler.residual else None
+    compiler = new_compiler(config, geometry)
+    bridge, residual, subspace = compiler.bridge, compiler.residual, compiler.subspace
     for parameter in bridge.parameters():
-        fill_normal(parameter, generator, geometry.source.head_dim**-0.5)
+        fill_normal(parameter, generator, bridge.geometry.source.head_dim**-0.5)
+    if subspace is not None:  # `random_states` has one token
+        fill_normal(subspace.weight, generator, len(subspace.weight) ** -0.5)
+        subspace.bind(fill_normal(torch.empty(1, geometry.target.hidden), generator))
     if residual is not None:
         for parameter in (residual.key_readout, residual.value_readout, residual.condition_map, residual.key_bias, residual.value_bias):
             fill_normal(parameter, generator, residual.shape.width**-0.5)
-    return make_interface(config, geometry, cartographer, allocator, Compiler(bridge, residual))
+    return make_interface(config, geometry, cartographer, allocator, compiler)
 
 
 def placed_interface(interface: Interface, device: torch.device, dtype: torch.dtype, backend: str | None = None) -> Interface:

@@ -1,8 +1,8 @@
-"""What the Compiler starts from: the Bridge, W_E, the readout and the sizes of steps, in closed form, before the first step (spec 4, 5).
+"""What the Compiler starts from: subspace, Bridge, W_E, readout and sizes of steps, in closed form, before the first step (spec 4, 5).
 
-One pass over the training examples, for the readout a second one. They can take as long as the training that follows (eight source
-layers, all heads), so that their result is an artifact of its own, <run>/closed_forms: a killed run goes on after them, and another run
-with the same selections (another loss, other rates) takes them over by `paths.reuse`.
+One pass over the training examples, another for the readout, and one for the subspace. They can take as long as the training that
+follows (eight source layers, all heads), so that their result is an artifact of its own, <run>/closed_forms: a killed run goes on after
+them, and another run with the same selections (another loss, other rates) takes them over by `paths.reuse`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch import Tensor
 from acct.compiler.bridge import Bridge
 from acct.compiler.readout import start_readout
 from acct.compiler.residual import Residual
+from acct.compiler.subspace import Subspace
 from acct.training.checkpoint import load_weights
 from acct.training.compilation import CompilationTask, bridge_report
-from acct.training.modules import new_bridge, new_embedding_statistics, new_residual, relative_rates, start_embedding
+from acct.training.modules import new_bridge, new_embedding_statistics, new_residual, new_subspace, relative_rates, start_embedding
 from acct.training.selections import batches_of
 from acct.training.session import Session
 
@@ -35,7 +36,8 @@ class ClosedForms:
     """A Compiler before its first step.
 
     Attributes:
-        bridge: fitted. residual: as it starts, None for the Bridge alone. rates: of `relative_rates`, by parameter.
+        bridge: fitted. subspace: what it reads, None for source vectors. residual: as it starts, None for the Bridge alone. rates: of
+            `relative_rates`, by parameter.
         report: the Bridge's fit, plain numbers for a card.
     """
 
@@ -43,6 +45,7 @@ class ClosedForms:
     residual: Residual | None
     rates: Mapping[str, Tensor]
     report: Mapping[str, Any]
+    subspace: Subspace | None = None
 
 
 def identity_of(session: Session, named: Mapping[str, Any], selections: str) -> dict[str, Any]:
@@ -69,6 +72,12 @@ def fit_closed_forms(
         order: batches of the training examples.
     """
     config, geometry, settings = session.config, session.pair.geometry, session.config.compiler
+    subspace = bound_subspace(session)
+    if subspace is not None:
+        with session.provenance.phase("subspace"):
+            task.fit_subspace(subspace, order, "subspace")
+        if held_out is not None:
+            held_out.subspace = subspace
     with session.provenance.phase("bridge"):
         embedding = new_embedding_statistics(config, geometry, session.device)
         fitted, other = task.statistics(order, "bridge", embedding), None
@@ -79,6 +88,8 @@ def fit_closed_forms(
         bridge = fitted.solve(settings.ridge)
         facts = {"bridge": bridge_report(session, bridge, fitted, other)}
     tensors = {f"bridge.{name}": value for name, value in bridge.state_dict().items()}
+    if subspace is not None:
+        tensors |= {f"subspace.{name}": value for name, value in subspace.state_dict().items()}
     if not settings.residual:
         return tensors, facts
     residual = new_residual(config, geometry).to(session.device)
@@ -103,10 +114,19 @@ def open_closed_forms(session: Session, tensors: Mapping[str, Tensor], card: Map
     config, geometry, where = session.config, session.pair.geometry, session.run / KIND
     bridge = new_bridge(config, geometry)
     load_weights(bridge, part("bridge"), where)
+    subspace = bound_subspace(session)
+    if subspace is not None:
+        load_weights(subspace, part("subspace"), where)
     residual = None
     if config.compiler.residual:
         residual = new_residual(config, geometry)
         load_weights(residual, part("residual"), where)
         residual.to(session.device)
     rates = {name: value.to(session.device) for name, value in part("rate").items()}
-    return ClosedForms(bridge.to(session.device), residual, rates, card["bridge"])
+    return ClosedForms(bridge.to(session.device), residual, rates, card["bridge"], subspace)
+
+
+def bound_subspace(session: Session) -> Subspace | None:
+    """A subspace of the configured shape on the session's device, over the target's embeddings; None where the Bridge reads none."""
+    subspace = new_subspace(session.config, session.pair.geometry)
+    return None if subspace is None else subspace.to(session.device).bind(session.pair.target.parts.embedding.weight)

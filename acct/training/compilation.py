@@ -24,6 +24,7 @@ from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
 from acct.compiler.readout import ReadoutStatistics
 from acct.compiler.residual import Residual
+from acct.compiler.subspace import Subspace, SubspaceStatistics
 from acct.data.batches import padded
 from acct.generation import stop_tokens
 from acct.losses.attention_output import attention_output
@@ -43,7 +44,7 @@ from acct.progress import Progress
 from acct.selection import full_selection, gather_native, gather_source
 from acct.supervision.continuation import with_continuation
 from acct.training.loop import Terms
-from acct.training.modules import bridge_reads
+from acct.training.modules import bridge_geometry, bridge_reads
 from acct.training.parallel import Parallel
 from acct.training.selections import FrozenSelections, batches_of
 from acct.training.session import Examples, Session
@@ -86,7 +87,7 @@ class FrozenBatch:
         held += [self.states.context_hidden, self.states.taps]
         held += [] if self.teacher_logits is None else [self.teacher_logits]
         held += [t for t in vars(self.teacher_attention).values() if isinstance(t, Tensor)] if self.teacher_attention is not None else []
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return sum(tensor.numel() * tensor.element_size() for tensor in {id(tensor): tensor for tensor in held}.values())
 
 
 class CompilationTask:
@@ -95,13 +96,15 @@ class CompilationTask:
     Args:
         cache_bytes: memory for frozen batches that come again.
     Attributes:
-        bridge, residual: set before the first loss; the residual is trained in place.
+        bridge, residual: set before the first loss; the residual is trained in place. subspace: what the Bridge reads, set before its
+            statistics; None for source vectors.
         behaves: whether L_beh is computed; behaviour_step: the step of training from which it is.
         epoch_steps: steps of an epoch, by which further questions take turns.
     """
 
     bridge: Bridge | None = None
     residual: Residual
+    subspace: Subspace | None = None
     behaves: bool = True
     behaviour_step: int = 0
     epoch_steps: int = 1
@@ -114,6 +117,7 @@ class CompilationTask:
         self._cache: dict[tuple[int, ...], FrozenBatch] = {}
         self._room = cache_bytes
         self._embedding: EmbeddingStatistics | None = None
+        self.geometry = bridge_geometry(session.config, session.pair.geometry)
         self.reads = bridge_reads(session.config, session.pair.geometry)
 
     @property
@@ -137,7 +141,7 @@ class CompilationTask:
         Each process reads its shares; the parts are merged in the order of the processes.
         """
         parallel, seconds = self.session.parallel, self.session.config.runtime.progress_seconds
-        found = BridgeStatistics(self.session.pair.geometry, self.session.device, self.reads)
+        found = BridgeStatistics(self.geometry, self.session.device, self.reads)
         self._embedding = embedding
         with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
             for indices in batches:
@@ -148,6 +152,21 @@ class CompilationTask:
         if embedding is not None:
             share_sums(embedding, parallel)
         return merged(found, parallel)
+
+    @torch.no_grad()
+    def fit_subspace(self, subspace: Subspace, batches: Sequence[list[int]], label: str) -> None:
+        """Fit the subspace over the contexts of these batches and read it from then on."""
+        parallel, seconds, settings = self.session.parallel, self.session.config.runtime.progress_seconds, self.settings
+        found = SubspaceStatistics(subspace, self.session.pair.geometry, settings.subspace_stride)
+        with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
+            for indices in batches:
+                if mine := parallel.share(indices):
+                    _, _, states, native = self._read(mine, None)
+                    found.add(states, native)
+                display.update(len(indices))
+        share_sums(found, parallel)
+        found.solve(settings.subspace_ridge)
+        self.subspace = subspace
 
     @torch.no_grad()
     def readout(self, batches: Sequence[list[int]], label: str) -> ReadoutStatistics:
@@ -192,10 +211,11 @@ class CompilationTask:
 
     @torch.no_grad()
     def _read(self, indices: list[int], statistics: BridgeStatistics | None) -> tuple[TokenBatch, Selection, SourceStates, NativeStates]:
-        """Tokens, frozen selection, source and native states of a batch, on the interface's device."""
+        """Tokens, frozen selection, source states (as the Bridge reads them) and native states of a batch, on the interface's device."""
         pair, device, cache = self.session.pair, self.session.device, self.session.states
         batch, selection = self.examples.batch(indices), self.selections.of(indices, device)
         states = cache.context(pair.source, batch.context_ids, batch.context_lengths).to(device)
+        states = states if self.subspace is None else self.subspace(states)
         batch, native = self._native(batch)
         if statistics is not None:
             statistics.add(states, selection, native)
@@ -219,7 +239,7 @@ class CompilationTask:
         """The batch's constants, computed."""
         pair = self.session.pair
         batch, selection, states, native = self._read(indices, statistics)
-        source_keys, source_values = gather_source(selection, states, pair.geometry, self.reads)
+        source_keys, source_values = gather_source(selection, states, self.geometry, self.reads)
         native_keys, native_values = gather_native(selection, native)
         totals = native.context_lengths + native.query_lengths
         teacher = None
@@ -345,7 +365,7 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
     return total
 
 
-def share_sums(own: EmbeddingStatistics | ReadoutStatistics, parallel: Parallel) -> None:
+def share_sums(own: EmbeddingStatistics | ReadoutStatistics | SubspaceStatistics, parallel: Parallel) -> None:
     """Make the statistics those of all processes, the same in each."""
     if parallel.world > 1:
         for name, value in own.sums().items():
@@ -377,6 +397,6 @@ def prefixed(terms: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {f"{prefix}_{name}": term for name, term in terms.items()}
 
 
-def compiler_of(bridge: Bridge, residual: Residual | None) -> Compiler:
+def compiler_of(bridge: Bridge, residual: Residual | None, subspace: Subspace | None = None) -> Compiler:
     """A Compiler in eval mode."""
-    return Compiler(bridge, residual).eval()
+    return Compiler(bridge, residual, subspace=subspace).eval()

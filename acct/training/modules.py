@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from acct.allocator.allocator import Allocator
 from acct.allocator.budget import BudgetRule
 from acct.cartographer import Cartographer, CartographerShape
 from acct.compiler.bridge import Bridge, BridgeStatistics
-from acct.compiler.capacity import CapacityPreset, ParameterCounts, check_limits, parameter_counts, preset
+from acct.compiler.capacity import CapacityPreset, ParameterCounts, bridge_parameters, check_limits, parameter_counts, preset
 from acct.compiler.compiler import Compiler
 from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.residual import Residual, ResidualShape
+from acct.compiler.subspace import Subspace, subspace_geometry, subspace_inputs
 from acct.config.root import Config
 from acct.errors import ArtifactError
 from acct.geometry import PairGeometry
@@ -65,7 +67,12 @@ def configured_counts(config: Config, geometry: PairGeometry) -> ParameterCounts
         ConfigError: see `bridge_reads`.
     """
     reads = len(bridge_reads(config, geometry)[0])
-    return parameter_counts(geometry, cartographer_shape(config, geometry), residual_shape(config, geometry), reads)
+    counts = parameter_counts(geometry, cartographer_shape(config, geometry), residual_shape(config, geometry), reads)
+    width = config.compiler.subspace_width
+    if not width:
+        return counts
+    own = (subspace_inputs(geometry, config.compiler.subspace_tokens) + 1) * width
+    return replace(counts, bridge=bridge_parameters(bridge_geometry(config, geometry)) + own)
 
 
 def capacity_record(config: Config, geometry: PairGeometry) -> dict[str, Any]:
@@ -136,12 +143,30 @@ def bridge_reads(config: Config, geometry: PairGeometry) -> tuple[tuple[int, ...
     Raises:
         ConfigError: compiler.bridge_layers exceeds the source's layers.
     """
-    return geometry.source_reads(config.compiler.bridge_layers, config.compiler.bridge_heads)
+    return bridge_geometry(config, geometry).source_reads(config.compiler.bridge_layers, config.compiler.bridge_heads)
+
+
+def bridge_geometry(config: Config, geometry: PairGeometry) -> PairGeometry:
+    """The pair as the Bridge sees it: of another source where it reads a subspace."""
+    width = config.compiler.subspace_width
+    return subspace_geometry(geometry, width) if width else geometry
 
 
 def new_bridge(config: Config, geometry: PairGeometry) -> Bridge:
     """A Bridge of the configured shape, zero."""
-    return Bridge(geometry, bridge_reads(config, geometry))
+    return Bridge(bridge_geometry(config, geometry), bridge_reads(config, geometry))
+
+
+def new_subspace(config: Config, geometry: PairGeometry) -> Subspace | None:
+    """What the Bridge reads, zero and without embeddings; None where it reads source vectors."""
+    settings = config.compiler
+    return Subspace(geometry, settings.subspace_width, settings.subspace_tokens) if settings.subspace_width else None
+
+
+def new_compiler(config: Config, geometry: PairGeometry) -> Compiler:
+    """A Compiler of the configured shape whose output is zero."""
+    residual = new_residual(config, geometry) if config.compiler.residual else None
+    return Compiler(new_bridge(config, geometry), residual, subspace=new_subspace(config, geometry))
 
 
 def uses_cartographer(config: Config) -> bool:
@@ -163,7 +188,7 @@ def make_interface(
         ConfigError: runtime.kernels names kernels that are not installed.
     """
     check_installed(config.runtime.kernels)
-    compiler = compiler or Compiler(new_bridge(config, geometry), None)
+    compiler = compiler or Compiler(new_bridge(config, geometry))
     compiler.kernels = config.runtime.kernels
     return Interface(
         compiler=compiler,
@@ -191,7 +216,7 @@ def load_allocator(geometry: PairGeometry, artifact: Artifact, device: torch.dev
 
 def load_compiler(config: Config, geometry: PairGeometry, artifact: Artifact, device: torch.device) -> Compiler:
     """Bridge and residual, frozen."""
-    module = Compiler(new_bridge(config, geometry), new_residual(config, geometry) if config.compiler.residual else None)
+    module = new_compiler(config, geometry)
     load_weights(module, artifact.tensors, Path(artifact.kind))
     module.mapper = f"acct-compiler-{artifact.digest[:16]}"
     return module.to(device).eval().requires_grad_(False)
@@ -236,5 +261,7 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None, co
         load_allocator(geometry, artifacts["allocator"], device) if "allocator" in artifacts else None,
         load_compiler(config, geometry, artifacts["compiler"], device) if compiles else None,
     )
+    if found.compiler.subspace is not None:
+        found.compiler.subspace.bind(pair.target.parts.embedding.weight)
     identity = {kind: artifact.digest for kind, artifact in artifacts.items()}
     return Interface(found.compiler, found.rule, found.cartographer, found.allocator, found.ranking, found.seed, identity)

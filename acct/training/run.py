@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 LATER: dict[str, Any] = {
     "bridge_layers": 1,
     "bridge_heads": "modulo",
+    "subspace_width": 0,
+    "subspace_tokens": 3,
+    "subspace_stride": 2,
+    "subspace_ridge": 1e-3,
     "embedding_stride": 1,
     "readout_start": "zero",
     "readout_ridge": 1e-2,
@@ -268,8 +272,10 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         facts: dict[str, Any] = {"bridge": begun.report, "capacity": capacity_record(config, geometry)}
         _log_bridge(session, facts["bridge"])
         bridge, residual = begun.bridge, begun.residual
+        for one in filter(None, (task, measured)):
+            one.subspace = begun.subspace
         if residual is None:
-            return compiler_of(bridge, None).state_dict(), facts
+            return compiler_of(bridge, None, begun.subspace).state_dict(), facts
         task.bridge, task.residual = task.bridge or bridge, residual
         task.epoch_steps = len(order)
         task.behaves, task.behaviour_step = True, round(config.compiler.behaviour_from * settings.epochs * len(order))
@@ -288,7 +294,7 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
                 terms = prefixed(measured.measure(settings.batch, False), "bridge")
                 terms |= prefixed(measured.measure(settings.batch, True), "compiler")
                 facts |= _measured(session, "compiler", terms)
-        return compiler_of(bridge, residual).state_dict(), facts
+        return compiler_of(bridge, residual, begun.subspace).state_dict(), facts
 
     found["compiler"], _ = _stage(session, "compiler", identity, build)
 

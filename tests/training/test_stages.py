@@ -22,7 +22,7 @@ from acct.training.artifacts import KINDS, load_artifact
 from acct.training.compilation import CompilationTask
 from acct.training.files import CARD
 from acct.training.loop import FitReport
-from acct.training.modules import load_compiler
+from acct.training.modules import load_compiler, load_interface
 from acct.training.run import LATER, frozen_part, train
 from acct.training.session import open_session
 from tests.training.conftest import tiny
@@ -238,6 +238,31 @@ def test_a_bridge_may_read_all_heads_of_several_layers(finished, tmp_path):
         assert card["bridge"]["parameters_per_row"] > 0
     with pytest.raises(ConfigError, match="reads 1 to 2 source layers, got 3"):
         train(copy_of(finished, tmp_path / "more", "compiler.bridge_layers=3"))
+
+
+def test_a_bridge_may_read_one_vector_of_all_that_is_known(finished, tmp_path):
+    """What is kept of a batch, what the finished Compiler maps, and what an interface with the pair's embeddings maps, are the same."""
+    shared = copy_of(finished, tmp_path, "compiler.subspace_width=24", "training.cache_gigabytes=1")
+    card = train(shared)["compiler"].card
+    found, narrow = weights(run_of(shared), "compiler"), weights(run_of(finished), "compiler")
+    assert card["capacity"]["counts"]["compiler"] == sum(value.numel() for value in found.values())
+    assert found["bridge.key_map"].shape[1] == 24 != narrow["bridge.key_map"].shape[1]
+    assert card["bridge"]["r2_keys"] > load_artifact(run_of(finished), "compiler").card["bridge"]["r2_keys"]
+    assert card["built_from"]["compiler.subspace_width"] == 24
+    with open_session(shared, record=False) as session:
+        interface = load_interface(shared, session.pair)
+        held = CompilationTask(session, session.held_out, frozen_part(load_artifact(run_of(shared), "selections"), "held_out", session))
+        held.bridge, held.residual, held.subspace = interface.compiler.bridge, interface.compiler.residual, interface.compiler.subspace
+        for name, term in held.measure(2, True).items():
+            assert card["held_out"][f"compiler_{name}"] == pytest.approx(term, rel=1e-4)
+        batch, frozen = session.held_out.batch([0, 1]), held.freeze([0, 1])
+        states = session.states.context(session.pair.source, batch.context_ids, batch.context_lengths)
+        compiled = interface.compiler(states, frozen.selection)
+        torch.testing.assert_close(compiled.keys, held.compiled(frozen)[0], rtol=1e-4, atol=1e-4)
+    again = train(copy_of(shared, tmp_path / "rates", "compiler.subspace_width=24", "compiler.behaviour=0.5"))["compiler"]
+    for name, value in again.tensors.items():
+        if not name.startswith("residual"):
+            assert torch.equal(value, found[name]), "closed forms are taken over"
 
 
 def test_a_readout_that_starts_in_closed_form_is_ahead_of_the_bridge_before_any_step(finished, tmp_path, monkeypatch):
