@@ -70,6 +70,8 @@ class Bridge(nn.Module):
 class BridgeStatistics:
     """n, means and centred sums of products of every unit, float64, for keys and values.
 
+    Args:
+        shared: keys and values are mapped from the same source vectors (a subspace's); what is summed over these has one kind then.
     Attributes:
         reads: as the Bridge's. rows: float64 [unit].
         source_mean [kind, unit, features], target_mean [kind, unit, dim]; kind = keys, values.
@@ -77,8 +79,15 @@ class BridgeStatistics:
         target_squares diag(Y_c^T Y_c) [kind, unit, dim].
     """
 
-    def __init__(self, geometry: PairGeometry, device: torch.device | str = "cpu", reads: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        geometry: PairGeometry,
+        device: torch.device | str = "cpu",
+        reads: Sequence[Sequence[int]] | None = None,
+        shared: bool = False,
+    ) -> None:
         self.geometry = geometry
+        self.shared = shared
         self.reads = geometry.source_reads() if reads is None else reads
         units, source_dim, dim = geometry.units, len(self.reads[0]) * geometry.source.head_dim, geometry.target.head_dim
 
@@ -86,8 +95,9 @@ class BridgeStatistics:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
         self.rows = zeros(units)
-        self.source_mean, self.target_mean = zeros(2, units, source_dim), zeros(2, units, dim)
-        self.source_products, self.cross_products = zeros(2, units, source_dim, source_dim), zeros(2, units, source_dim, dim)
+        kinds = 1 if shared else 2
+        self.source_mean, self.target_mean = zeros(kinds, units, source_dim), zeros(2, units, dim)
+        self.source_products, self.cross_products = zeros(kinds, units, source_dim, source_dim), zeros(2, units, source_dim, dim)
         self.target_squares = zeros(2, units, dim)
 
     @torch.no_grad()
@@ -128,12 +138,19 @@ class BridgeStatistics:
         x_mean, y_mean = x.mean(0), y.mean(0)
         x, y = x - x_mean, y - y_mean
         share = len(x) / (before + len(x))
-        dx, dy = x_mean - self.source_mean[kind, unit], y_mean - self.target_mean[kind, unit]
-        self.source_products[kind, unit].addmm_(x.mT, x).addr_(dx, dx, alpha=before * share)
+        place = self._source(kind)
+        dx, dy = x_mean - self.source_mean[place, unit], y_mean - self.target_mean[kind, unit]
+        if place == kind:
+            self.source_products[place, unit].addmm_(x.mT, x).addr_(dx, dx, alpha=before * share)
         self.cross_products[kind, unit].addmm_(x.mT, y).addr_(dx, dy, alpha=before * share)
         self.target_squares[kind, unit] += y.square().sum(0) + dy.square() * (before * share)
-        self.source_mean[kind, unit] += dx * share
+        if kind == 1 or not self.shared:  # values come last, and both look at the mean from before
+            self.source_mean[place, unit] += dx * share
         self.target_mean[kind, unit] += dy * share
+
+    def _source(self, kind: int) -> int:
+        """Where the sums over the source vectors of this kind stand."""
+        return 0 if self.shared else kind
 
     def merge(self, other: BridgeStatistics) -> None:
         """Add what another accumulation of the same pair has seen (another process, another part of the data).
@@ -171,7 +188,8 @@ class BridgeStatistics:
         empty = self.rows == 0
         penalty = ridge * dim / 128 + empty.to(torch.float64)[:, None]  # [unit, 1]
         solved = []
-        for kind, products in enumerate(self.source_products):  # one after the other: a gigabyte less where features are many
+        for kind in range(2):  # one after the other: a gigabyte less where features are many
+            products = self.source_products[self._source(kind)]
             factor, info = torch.linalg.cholesky_ex(products + torch.diag_embed(penalty.expand(-1, products.shape[-1])))
             if bool(info.any()):
                 unit = int(info.nonzero()[0])
@@ -208,8 +226,9 @@ def held_out_r2(bridge: Bridge, statistics: BridgeStatistics) -> tuple[Tensor, T
     scores = []
     for kind, (fitted_map, bias) in enumerate(((bridge.key_map, bridge.key_bias), (bridge.value_map, bridge.value_bias))):
         maps = fitted_map.to(statistics.rows.device, torch.float64)
-        shift = statistics.target_mean[kind] - (statistics.source_mean[kind][:, None] @ maps)[:, 0] - bias.to(maps)
-        quadratic = (maps * (statistics.source_products[kind] @ maps)).sum((1, 2))
+        mean, products = (x[0 if statistics.shared else kind] for x in (statistics.source_mean, statistics.source_products))
+        shift = statistics.target_mean[kind] - (mean[:, None] @ maps)[:, 0] - bias.to(maps)
+        quadratic = (maps * (products @ maps)).sum((1, 2))
         explained = 2 * (maps * statistics.cross_products[kind]).sum((1, 2)) - quadratic
         total = statistics.target_squares[kind].sum(-1)
         errors = total - explained + statistics.rows * shift.square().sum(-1)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from acct.cartographer import Cartographer
-from acct.compiler.bridge import BridgeStatistics, held_out_r2
+from acct.compiler.bridge import held_out_r2
 from acct.compiler.compiler import Compiler, rotate_kv
 from acct.config.root import Config
 from acct.errors import ArtifactError, ConfigError
@@ -146,7 +146,7 @@ def compilation_by_layer(session: Session, compiler: Compiler, examples: Example
     task.bridge, task.subspace = compiler.bridge, compiler.subspace
     if compiler.residual is not None:
         task.residual = compiler.residual
-    statistics = BridgeStatistics(task.geometry, session.device, compiler.bridge.reads)
+    statistics = task.new_statistics()
     kinds = {"bridge": False} | ({"compiler": True} if compiler.residual is not None else {})
     divergence = {name: torch.zeros(len(examples), target.layers, dtype=torch.float64) for name in kinds}
     for indices in _batches(session, examples, "compiled states"):

@@ -141,7 +141,7 @@ class CompilationTask:
         Each process reads its shares; the parts are merged in the order of the processes.
         """
         parallel, seconds = self.session.parallel, self.session.config.runtime.progress_seconds
-        found = BridgeStatistics(self.geometry, self.session.device, self.reads)
+        found = self.new_statistics()
         self._embedding = embedding
         with Progress(label, sum(map(len, batches)), every=seconds, enabled=parallel.main) as display:
             for indices in batches:
@@ -152,6 +152,10 @@ class CompilationTask:
         if embedding is not None:
             share_sums(embedding, parallel)
         return merged(found, parallel)
+
+    def new_statistics(self) -> BridgeStatistics:
+        """Empty sums of the Bridge that the configuration names."""
+        return BridgeStatistics(self.geometry, self.session.device, self.reads, shared=self.settings.subspace_width > 0)
 
     @torch.no_grad()
     def fit_subspace(self, subspace: Subspace, batches: Sequence[list[int]], label: str) -> None:
@@ -356,9 +360,9 @@ def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
         return own
     names = [name for name, value in vars(own).items() if isinstance(value, Tensor)]
     every = {name: parallel.gather(getattr(own, name)) for name in names}
-    total = BridgeStatistics(own.geometry, own.rows.device, own.reads)
+    total = BridgeStatistics(own.geometry, own.rows.device, own.reads, own.shared)
     for rank in range(parallel.world):
-        part = BridgeStatistics(own.geometry, own.rows.device, own.reads)
+        part = BridgeStatistics(own.geometry, own.rows.device, own.reads, own.shared)
         for name in names:
             setattr(part, name, every[name][rank])
         total.merge(part)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from acct.compiler import subspace as module
-from acct.compiler.bridge import Bridge
+from acct.compiler.bridge import Bridge, BridgeStatistics, held_out_r2
 from acct.compiler.compiler import Compiler
 from acct.compiler.residual import Residual, ResidualShape
 from acct.compiler.subspace import Subspace, SubspaceStatistics, leading, subspace_geometry, subspace_inputs
@@ -201,6 +201,26 @@ def test_what_is_not_finite_is_found_where_it_is() -> None:
     made.subspace.weight[0, 0] = float("nan")
     with torch.no_grad(), pytest.raises(ModelError, match=r"weight subspace\.weight holds NaN"):
         made(states, batch.selection)
+
+
+def test_sums_over_one_vector_for_both_kinds_are_those_of_two() -> None:
+    seen = subspace_geometry(PAIR, 5)
+    subspace = filled().subspace.bind(table())
+    whole, both = BridgeStatistics(seen, shared=True), BridgeStatistics(seen)
+    parts = [BridgeStatistics(seen, shared=True) for _ in range(2)]
+    for number in range(6):
+        batch = draw(number, (23, 40, 31))
+        states = subspace(tokens(batch.states, number))
+        for statistics in (whole, both, parts[number % 2]):
+            statistics.add(states, batch.selection, batch.native)
+    parts[0].merge(parts[1])
+    assert len(whole.source_products) == 1
+    fitted_once, fitted_twice, merged = whole.solve(), both.solve(), parts[0].solve()
+    for name, value in fitted_twice.state_dict().items():
+        torch.testing.assert_close(fitted_once.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(merged.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    for one, two in zip(held_out_r2(fitted_once, whole), held_out_r2(fitted_twice, both)):
+        torch.testing.assert_close(one, two)
 
 
 def test_kernels_and_other_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
