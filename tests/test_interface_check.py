@@ -40,6 +40,34 @@ def test_tokens_are_compared_through_the_stop_token() -> None:
     assert stopped.native_tokens[0] == stopped.mounted_tokens[0] == free[0][: free[0].index(free[0][1]) + 1]
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_tokens_may_part_at_a_tie_and_nowhere_else(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, batch = target(), tiny_batch(seed=1)
+    native = interface_check(adapter, batch).native_tokens
+    used = {*batch.context_ids.flatten().tolist(), *batch.query_ids.flatten().tolist()}
+    other = next(token for token in reversed(range(adapter.geometry.vocabulary)) if token not in used)
+    assert other > native[1][2], "of two that are equal the first is taken"
+    if tied:
+        with torch.no_grad():
+            adapter.parts.head.weight[other] = adapter.parts.head.weight[native[1][2]]
+    right, calls = module.greedy, []
+
+    def parted(*arguments):  # type: ignore[no-untyped-def]
+        found = right(*arguments)
+        calls.append(found)
+        if len(calls) == 2:
+            found.tokens[1][2] = other
+        return found
+
+    monkeypatch.setattr(module, "greedy", parted)
+    if tied:
+        report = interface_check(adapter, batch)
+        assert report.ties == 1 and report.mounted_tokens[1][2] == other and report.native_tokens == native
+    else:
+        with pytest.raises(InterfaceError, match=r"example 1: mounted .*native margin where they part"):
+            interface_check(adapter, batch)
+
+
 def test_given_candidates_are_scored() -> None:
     report = interface_check(target(), tiny_batch(), candidates=[[[5], [6, 7]], [[8]], [[9, 10, 11]]])
     assert report.nll_difference < tolerances.MOUNTED_LOGITS

@@ -112,7 +112,7 @@ class CompilerConfig:
     subspace_width: int = 0
     subspace_tokens: int = 3
     subspace_stride: int = 2
-    subspace_ridge: float = 1e-3
+    subspace_ridge: float = 3e-2
     readout_start: str = "zero"
     readout_ridge: float = 1e-2
     ridge: float = 1e-2

@@ -45,7 +45,7 @@ LATER: dict[str, Any] = {
     "subspace_width": 0,
     "subspace_tokens": 3,
     "subspace_stride": 2,
-    "subspace_ridge": 1e-3,
+    "subspace_ridge": 3e-2,
     "embedding_stride": 1,
     "readout_start": "zero",
     "readout_ridge": 1e-2,
