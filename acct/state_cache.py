@@ -8,8 +8,8 @@ cache, and where some are there only the others are read.
     source context    H_c, taps, K_S, V_S                        of the context's ids; `read_source` and `read_context` share it
     source query      H_q                                        of [c; q]
     target history    keys before RoPE and values                of [c; q]; `read_native` and `attention_rows` share it
-    target queries    q* before RoPE at the query positions
-    target rows       the greedy continuation: its tokens, keys, values, and the queries of all attention rows
+    target queries    q* before RoPE at the query positions; `read_native` and `attention_rows` share it, whatever `query_rows` is
+    target further    the greedy continuation: its tokens, keys, values and queries
 """
 
 from __future__ import annotations
@@ -131,14 +131,13 @@ class StateCache:
         rows = _rows(batch)
 
         def compute(missing: list[int]) -> list[dict[str, Entry]]:
-            found = attention_rows(adapter, take(batch, missing), query_rows, continuation_rows, stop_ids)
-            return [_row_entries(found, row, len(rows[i][0]) + len(rows[i][1]), query_rows) for row, i in enumerate(missing)]
+            longest = max(len(rows[i][1]) for i in missing)
+            found = attention_rows(adapter, take(batch, missing), longest, continuation_rows, stop_ids)
+            return [_row_entries(found, row, longest, *map(len, rows[i])) for row, i in enumerate(missing)]
 
-        asked = [query_rows, continuation_rows, sorted(stop_ids)]
-        plan = [{"target history": c + q, "target rows": [c + q, *asked]} for c, q in rows]
-        found = self._entries(adapter, plan, compute)
-        whole = [{**entry["target rows"], "history": entry["target history"]} for entry in found]
-        return _attention_rows(adapter, batch, whole, query_rows)
+        asked = [continuation_rows, sorted(stop_ids)]
+        plan = [{"target history": c + q, "target queries": [c, q], "target further": [c + q, *asked]} for c, q in rows]
+        return _attention_rows(adapter, batch, self._entries(adapter, plan, compute), query_rows)
 
     def _entries(
         self, adapter: ModelAdapter, plan: list[dict[str, Any]], compute: Callable[[list[int]], list[dict[str, Entry]]]
@@ -208,32 +207,40 @@ def _source_states(adapter: ModelAdapter, entries: Sequence[Entry], context_ids:
     )
 
 
-def _row_entries(found: AttentionRows, row: int, total: int, query_rows: int) -> dict[str, Entry]:
-    """One example's history and continuation, cut out of a batch."""
+def _row_entries(found: AttentionRows, row: int, asked: int, context: int, query: int) -> dict[str, Entry]:
+    """One example's history, queries and continuation, cut out of a batch that was asked for `asked` >= query positions."""
     tokens = found.continuations[row]
+    total = context + query
     end = total + len(tokens)
-    keys, values = _cut(found.keys_pre, row, end), _cut(found.values, row, end)
+    keys, values, queries = _cut(found.keys_pre, row, end), _cut(found.values, row, end), found.queries_pre[row]
     history = {"keys_pre": keys[..., :total, :], "values": values[..., :total, :]}
     rest = {"keys_pre": keys[..., total:, :], "values": values[..., total:, :]}
-    rest |= {"queries_pre": _cut(found.queries_pre, row, query_rows + len(tokens)), "tokens": torch.tensor(tokens, dtype=torch.int64)}
-    return {"target history": history, "target rows": rest}
+    rest |= {"queries_pre": queries[..., asked : asked + len(tokens), :], "tokens": torch.tensor(tokens, dtype=torch.int64)}
+    return {"target history": history, "target queries": {"queries_pre": queries[..., asked - query : asked, :]}, "target further": rest}
 
 
 def _attention_rows(adapter: ModelAdapter, batch: TokenBatch, entries: Sequence[Mapping[str, Any]], query_rows: int) -> AttentionRows:
     """A batch of histories with their continuations, as `attention_rows` gives it; rows that are not there are zero and not valid."""
     device = adapter.device
     totals = (batch.context_lengths + batch.query_lengths).to(device)
-    tokens = [entry["tokens"].tolist() for entry in entries]
+    further = [entry["target further"] for entry in entries]
+    tokens = [one["tokens"].tolist() for one in further]
     counts = torch.tensor([len(one) for one in tokens], device=device)
     lengths = totals + counts
-    width, further = int(lengths.max()), int(counts.max())
-    whole = [[torch.cat((e["history"][name], e[name]), dim=-2) for e in entries] for name in ("keys_pre", "values")]
+    width, steps = int(lengths.max()), int(counts.max())
+    whole = [
+        [torch.cat((e["target history"][name], e["target further"][name]), dim=-2) for e in entries] for name in ("keys_pre", "values")
+    ]
+    last = [entry["target queries"]["queries_pre"][..., -query_rows:, :] for entry in entries]
+    queries = [
+        F.pad(torch.cat((one, two["queries_pre"]), dim=-2), (0, 0, query_rows - one.shape[-2], 0)) for one, two in zip(last, further)
+    ]
     asked = totals[:, None] - query_rows + torch.arange(query_rows, device=device)
-    step = torch.arange(further, device=device)
+    step = torch.arange(steps, device=device)
     return AttentionRows(
         _joined(whole[0], width, adapter),
         _joined(whole[1], width, adapter),
-        _joined([entry["queries_pre"] for entry in entries], query_rows + further, adapter),
+        _joined(queries, query_rows + steps, adapter),
         torch.cat((asked.clamp(min=0), torch.minimum(totals[:, None] + step, lengths[:, None])), dim=1).clamp(max=width - 1),
         torch.cat((asked >= batch.context_lengths.to(device)[:, None], step < counts[:, None]), dim=1),
         lengths,

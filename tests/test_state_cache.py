@@ -89,7 +89,15 @@ def test_context_and_history_are_shared_between_readers(tmp_path: Path) -> None:
     written = cache.store.written
     cache.native(target, batch)
     assert cache.store.written == written
-    cache.native(target, batch, queries=True)  # queries were not asked for before
+    ran = passes(target)
+    assert cache.native(target, batch, queries=True).queries_pre is not None
+    for query_rows in (2, 5, 9):  # fewer, as many as some have, more than all have
+        rows, expected = cache.rows(target, batch, query_rows), attention_rows(adapter_of("qwen2", "target"), batch, query_rows)
+        assert torch.equal(rows.valid, expected.valid) and torch.equal(rows.positions, expected.positions)
+        live = expected.valid[:, None, None, :, None]
+        assert torch.allclose(rows.queries_pre * live, expected.queries_pre * live, atol=BATCHED_STATES)
+    assert cache.store.written == written and ran == []
+    cache.rows(target, batch, continuation_rows=3)  # another continuation
     assert cache.store.written == written + batch.batch
 
 
