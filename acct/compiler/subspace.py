@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acct.compiler.embedding import target_rows
-from acct.errors import ConfigError, InterfaceError
+from acct.errors import ConfigError, InputError, InterfaceError
 from acct.geometry import PairGeometry
 from acct.types import NativeStates, SourceStates
 
@@ -65,6 +65,11 @@ class Subspace(nn.Module):
         """Read embeddings from the target's table [vocabulary, D_T], which stays the target's."""
         self._table = (table,)
         return self
+
+    @property
+    def table(self) -> Tensor | None:
+        """What is bound."""
+        return self._table[0] if self._table else None
 
     def known(self, states: SourceStates, place: Tensor | None = None) -> Tensor:
         """x at context positions: [batch, position, inputs], in the weights' type.
@@ -115,10 +120,21 @@ class SubspaceStatistics:
 
     @torch.no_grad()
     def add(self, states: SourceStates, native: NativeStates) -> None:
-        """Add the context positions of a batch; padding is left out."""
+        """Add the context positions of a batch; padding is left out.
+
+        Raises:
+            InputError: a state or an embedding is NaN or Inf; nothing was added then.
+        """
         place = torch.arange(0, states.context_ids.shape[1], self.stride, device=states.context_ids.device)
         valid = place < states.context_lengths[:, None]
-        self._held.append((self.subspace.known(states, place)[valid].float(), target_rows(native, place, valid)))
+        found = self.subspace.known(states, place)[valid].float(), target_rows(native, place, valid)
+        for side, vectors in zip(("what is known of", "the native target states at"), found):
+            if not bool(torch.isfinite(vectors).all()):
+                raise InputError(
+                    f"{side} {int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} context positions is NaN or Inf; the "
+                    "subspace needs finite states. Check the model's weights and its dtype (float16 overflows)."
+                )
+        self._held.append(found)
         if sum(len(x) for x, _ in self._held) >= ROWS:
             self._flush()
 

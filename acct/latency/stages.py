@@ -141,6 +141,8 @@ def placed_interface(interface: Interface, device: torch.device, dtype: torch.dt
     Preferences stay in float32: counts are solved on the CPU in float64 whatever the device.
     """
     compiler, cartographer = interface.compiler.to(device, dtype).eval().requires_grad_(False), interface.cartographer
+    if compiler.subspace is not None and compiler.subspace.table is not None:
+        compiler.subspace.bind(compiler.subspace.table.to(device))
     if cartographer is not None:
         cartographer = cartographer.to(device, dtype).eval().requires_grad_(False)
     if backend is not None:

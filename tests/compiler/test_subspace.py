@@ -241,3 +241,10 @@ def test_nothing_to_fit_on_and_a_singular_system_are_told() -> None:
         fitted([], 2)
     with pytest.raises(ConfigError, match=r"singular at compiler\.subspace_ridge=0"):
         fitted(data(1)[0], 2, ridge=0.0)
+    states, native = data(1)[0][0]
+    native.context_values[0, 1, 4] = float("inf")
+    with pytest.raises(InputError, match="native target states at 1 of 30 context positions"):
+        fitted([(states, native)], 2)
+    states.keys_pre[1, 0, 0, 1] = float("nan")
+    with pytest.raises(InputError, match="what is known of 1 of 30 context positions"):
+        fitted([(states, native)], 2)

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from acct.allocator.budget import BudgetRule
 from acct.compiler.residual import CONDITIONS
+from acct.compiler.subspace import subspace_inputs
 from acct.config.root import compose
 from acct.geometry import PairGeometry
 from acct.latency import counting
@@ -16,7 +17,7 @@ from acct.latency.stages import random_interface, random_ridge, random_states, t
 from acct.models.registry import adapter_for
 from acct.pipeline import choose, rank
 from acct.selection import union
-from acct.training.modules import cartographer_shape, residual_shape
+from acct.training.modules import bridge_geometry, cartographer_shape, residual_shape
 from tests.tiny import FAMILIES, tiny_model
 
 TOKENS = 96
@@ -42,8 +43,9 @@ def test_prefill_operations_are_those_that_run_with_half_of_the_attention(family
     assert work.flops > counting.prefill(geometry, inner, 1, 4).flops + 2 * geometry.hidden * geometry.vocabulary
 
 
-def test_conversion_operations_are_those_that_run() -> None:
-    config = compose(["debug=tiny", "latency.spread=0.0", "budget.tail_tokens=32"])
+@pytest.mark.parametrize("width", [0, 24])
+def test_conversion_operations_are_those_that_run(width: int) -> None:
+    config = compose(["debug=tiny", "latency.spread=0.0", "budget.tail_tokens=32", f"compiler.subspace_width={width}"])
     source, target = (adapter_for(tiny_model("qwen3", size=size)).geometry for size in ("source", "target"))
     geometry, rule = PairGeometry(source, target), BudgetRule(0.5, 32)
     interface = random_interface(config, geometry, 0)
@@ -60,7 +62,9 @@ def test_conversion_operations_are_those_that_run() -> None:
     per_row = 4 * geometry.target.head_dim  # keys and values
     folded = per_row * CONDITIONS * geometry.units * residual.width  # W_xi W_p
     in_place = per_row * (residual.width + CONDITIONS) * len(selection.positions)  # PyTorch does not count baddbmm_
-    assert counting.compiler(geometry, residual, rule, TOKENS, 4, kept).flops == seen - folded + in_place
+    given = (bridge_geometry(config, geometry), residual, rule, TOKENS, 4, kept)
+    shared = subspace_inputs(geometry, config.compiler.subspace_tokens) if width else 0
+    assert counting.compiler(*given, shared=shared).flops == seen - folded + in_place
     for layers, heads in ((1, "local"), (2, "local"), (1, "all"), (2, "all")):
         made = random_ridge(geometry, layers, torch.device("cpu"), torch.float32, 0, heads)
         assert counting.ridge(geometry, layers, TOKENS, 4, heads).flops == counted(made, states)
