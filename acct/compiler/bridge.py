@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from acct.compiler.finite import check_finite
 from acct.compiler.grouped import UnitGroups
-from acct.errors import ConfigError, InputError, SelectionError
+from acct.errors import ConfigError, SelectionError
 from acct.geometry import PairGeometry
 from acct.selection import gather_native, gather_source, slots_by_unit
 from acct.types import NativeStates, Selection, SourceStates
@@ -116,11 +117,7 @@ class BridgeStatistics:
         pairs = list(zip(gather_source(selection, states, self.geometry, self.reads), gather_native(selection, native)))
         for kind, (source, target) in zip(KINDS, pairs):
             for side, vectors in (("source", source), ("native target", target)):
-                if not bool(torch.isfinite(vectors).all()):
-                    raise InputError(
-                        f"the {side} {kind} at {int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} selected slots are NaN or "
-                        f"Inf; the Bridge needs finite states. Check the model's weights and its dtype (float16 overflows)."
-                    )
+                check_finite(vectors, f"the {side} {kind}", "selected slots", "the Bridge")
         order, counts = slots_by_unit(selection), selection.counts.sum(0).tolist()
         before = self.rows.tolist()
         for unit, slots in enumerate(order.split(counts)):

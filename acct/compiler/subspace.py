@@ -3,9 +3,9 @@
     x_i = [k_i of all source layers and heads; v_i likewise; e(t_i); e(t_{i-1}); ...],    h_i = P^T (x_i - mean)
 
 Beyond the paper and off by default. The Bridge of the paper reads one source head for a unit, its key for the key and its value for the
-value. A target key depends on more: on what the other layers hold, and on the tokens themselves, whose features the source keeps in
-coordinates that no linear map of its states gives back. e(t) is the target's own embedding at unit root mean square, a look-up, without a
-forward pass; rows before the first position are zero.
+value. A target key depends on more: on what the other layers hold, and in the first layers on the tokens themselves (what each part brings:
+`experiments/LOG.md`). e(t) is the target's own embedding at unit root mean square, a look-up, without a forward pass; rows before the
+first position are zero.
 
 P is a reduced-rank ridge regression of the target's keys and values (every unit at unit scale) on x (every number at unit scale), over
 context positions: with S the correlations of x and C those of x with y,
@@ -13,7 +13,7 @@ context positions: with S the correlations of x and C those of x with y,
     S + lambda I = L L^T,    K = L^{-1} C,    U = the first `width` left singular vectors of K,    P = D^{-1} L^{-T} U
 
 The Bridge then reads h as if the source had one layer and one head of that width (`subspace_geometry`), and is fitted for each unit at the
-positions that it keeps. The singular vectors come from a seeded subspace iteration, exact where the width reaches the smaller side.
+positions that it keeps. The singular vectors come from a seeded subspace iteration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from acct.compiler.embedding import target_rows
-from acct.errors import ConfigError, InputError, InterfaceError
+from acct.compiler.finite import check_finite
+from acct.errors import ConfigError, InterfaceError
 from acct.geometry import PairGeometry
 from acct.types import NativeStates, SourceStates
 
@@ -128,12 +129,8 @@ class SubspaceStatistics:
         place = torch.arange(0, states.context_ids.shape[1], self.stride, device=states.context_ids.device)
         valid = place < states.context_lengths[:, None]
         found = self.subspace.known(states, place)[valid].float(), target_rows(native, place, valid)
-        for side, vectors in zip(("what is known of", "the native target states at"), found):
-            if not bool(torch.isfinite(vectors).all()):
-                raise InputError(
-                    f"{side} {int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} context positions is NaN or Inf; the "
-                    "subspace needs finite states. Check the model's weights and its dtype (float16 overflows)."
-                )
+        for what, vectors in zip(("source keys, values or embeddings", "the native target states"), found):
+            check_finite(vectors, what, "context positions", "the subspace")
         self._held.append(found)
         if sum(len(x) for x, _ in self._held) >= ROWS:
             self._flush()

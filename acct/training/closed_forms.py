@@ -7,18 +7,19 @@ them, and another run with the same selections (another loss, other rates) takes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from acct.compiler.bridge import Bridge
+from acct.compiler.bridge import Bridge, BridgeStatistics, report
 from acct.compiler.readout import start_readout
 from acct.compiler.residual import Residual
 from acct.compiler.subspace import Subspace
 from acct.training.checkpoint import load_weights
-from acct.training.compilation import CompilationTask, bridge_report
+from acct.training.compilation import CompilationTask
 from acct.training.modules import new_bridge, new_embedding_statistics, new_residual, new_subspace, relative_rates, start_embedding
 from acct.training.selections import batches_of
 from acct.training.session import Session
@@ -130,3 +131,23 @@ def bound_subspace(session: Session) -> Subspace | None:
     """A subspace of the configured shape on the session's device, over the target's embeddings; None where the Bridge reads none."""
     subspace = new_subspace(session.config, session.pair.geometry)
     return None if subspace is None else subspace.to(session.device).bind(session.pair.target.parts.embedding.weight)
+
+
+def bridge_report(session: Session, bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics | None) -> dict[str, Any]:
+    """Plain numbers for the card: rows, parameters / rows, R2 on fitted and on held-out examples, by layer."""
+    layers = session.pair.geometry.target.layers
+    other = held_out if held_out is not None else fitted
+    summary = report(bridge, fitted, other, session.config.compiler.warn_above)
+
+    def number(value: float) -> float | None:
+        return round(float(value), 6) if math.isfinite(value) else None
+
+    by_layer = [{name: number(value) for name, value in row.items()} for row in summary.by_layer(layers)]
+    return {
+        "rows_smallest": int(summary.rows.min()),
+        "parameters_per_row": number(float(summary.parameters_per_row.max())),
+        "held_out": held_out is not None,
+        "r2_keys": number(float(summary.keys.nanmean())),
+        "r2_values": number(float(summary.values.nanmean())),
+        "by_layer": by_layer,
+    }

@@ -9,16 +9,14 @@ once, in the pass that collects the Bridge's statistics.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
 
 from acct.cache import extend, mounted
-from acct.compiler.bridge import Bridge, BridgeStatistics, report
+from acct.compiler.bridge import Bridge, BridgeStatistics
 from acct.compiler.compiler import Compiler, rotate_kv
 from acct.compiler.embedding import EmbeddingStatistics
 from acct.compiler.grouped import UnitGroups
@@ -29,7 +27,6 @@ from acct.data.batches import padded
 from acct.generation import stop_tokens
 from acct.losses.attention_output import attention_output
 from acct.losses.compilation import (
-    AttentionTeacher,
     CompilationWeights,
     attention,
     attention_teacher,
@@ -43,6 +40,7 @@ from acct.losses.compilation import (
 from acct.progress import Progress
 from acct.selection import full_selection, gather_native, gather_source
 from acct.supervision.continuation import with_continuation
+from acct.training.frozen import FrozenBatch, move_native, without_cache
 from acct.training.loop import Terms
 from acct.training.modules import bridge_geometry, bridge_reads
 from acct.training.parallel import Parallel
@@ -51,43 +49,6 @@ from acct.training.session import Examples, Session
 from acct.types import NativeStates, Selection, SourceStates, SparseKV, TokenBatch
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class FrozenBatch:
-    """What a step needs of the frozen models for one batch.
-
-    Attributes:
-        selection, groups: frozen. states: hidden states and taps only (keys and values are cut off).
-        bridge: whose output the next two are; None while they are what a Bridge maps.
-        source_keys, source_values: [slot, features], or K^B and V^B [slot, dim]. native_keys, native_values: [slot, dim].
-        totals: int64 [batch], N + Q.
-        teacher_attention: for L_attn and L_out, None when neither has a weight. teacher_logits: [batch, row, vocabulary] at the last
-        query positions with the native states mounted, None when the behaviour weight is 0.
-        query_ids [batch, query], query_lengths [batch].
-    """
-
-    selection: Selection
-    groups: UnitGroups
-    states: SourceStates
-    source_keys: Tensor
-    source_values: Tensor
-    native_keys: Tensor
-    native_values: Tensor
-    totals: Tensor
-    teacher_attention: AttentionTeacher | None
-    teacher_logits: Tensor | None
-    query_ids: Tensor
-    query_lengths: Tensor
-    bridge: Bridge | None = None
-
-    def bytes(self) -> int:
-        """Memory of its tensors."""
-        held = [getattr(self, name) for name in ("source_keys", "source_values", "native_keys", "native_values")]
-        held += [self.states.context_hidden, self.states.taps]
-        held += [] if self.teacher_logits is None else [self.teacher_logits]
-        held += [t for t in vars(self.teacher_attention).values() if isinstance(t, Tensor)] if self.teacher_attention is not None else []
-        return sum(tensor.numel() * tensor.element_size() for tensor in {id(tensor): tensor for tensor in held}.values())
 
 
 class CompilationTask:
@@ -344,16 +305,6 @@ class CompilationTask:
         return totals
 
 
-def move_native(native: NativeStates, device: torch.device) -> NativeStates:
-    """Native states on the interface's device."""
-    return replace(native, **{name: value.to(device) for name, value in vars(native).items() if isinstance(value, Tensor)})
-
-
-def without_cache(states: SourceStates) -> SourceStates:
-    """The states without their keys and values, which the residual does not read."""
-    return replace(states, keys_pre=states.keys_pre[..., :0, :].clone(), values=states.values[..., :0, :].clone())
-
-
 def merged(own: BridgeStatistics, parallel: Parallel) -> BridgeStatistics:
     """The statistics of all processes, the same in each."""
     if parallel.world == 1:
@@ -374,26 +325,6 @@ def share_sums(own: EmbeddingStatistics | ReadoutStatistics | SubspaceStatistics
     if parallel.world > 1:
         for name, value in own.sums().items():
             setattr(own, name, sum(parallel.gather(value)))
-
-
-def bridge_report(session: Session, bridge: Bridge, fitted: BridgeStatistics, held_out: BridgeStatistics | None) -> dict[str, Any]:
-    """Plain numbers for the card: rows, parameters / rows, R2 on fitted and on held-out examples, by layer."""
-    layers = session.pair.geometry.target.layers
-    other = held_out if held_out is not None else fitted
-    summary = report(bridge, fitted, other, session.config.compiler.warn_above)
-
-    def number(value: float) -> float | None:
-        return round(float(value), 6) if math.isfinite(value) else None
-
-    by_layer = [{name: number(value) for name, value in row.items()} for row in summary.by_layer(layers)]
-    return {
-        "rows_smallest": int(summary.rows.min()),
-        "parameters_per_row": number(float(summary.parameters_per_row.max())),
-        "held_out": held_out is not None,
-        "r2_keys": number(float(summary.keys.nanmean())),
-        "r2_values": number(float(summary.values.nanmean())),
-        "by_layer": by_layer,
-    }
 
 
 def prefixed(terms: Mapping[str, float], prefix: str) -> dict[str, float]:

@@ -26,8 +26,8 @@ from acct.pipeline import Interface
 from acct.progress import Progress
 from acct.training.artifacts import load_artifact
 from acct.training.checkpoint import Checkpoint, load_weights
-from acct.training.compilation import move_native
 from acct.training.files import finite, read_card
+from acct.training.frozen import move_native
 from acct.training.loop import Interrupted, stop_requests
 from acct.training.selections import batches_of
 from acct.training.session import Examples, Session

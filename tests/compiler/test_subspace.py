@@ -246,5 +246,5 @@ def test_nothing_to_fit_on_and_a_singular_system_are_told() -> None:
     with pytest.raises(InputError, match="native target states at 1 of 30 context positions"):
         fitted([(states, native)], 2)
     states.keys_pre[1, 0, 0, 1] = float("nan")
-    with pytest.raises(InputError, match="what is known of 1 of 30 context positions"):
+    with pytest.raises(InputError, match="source keys, values or embeddings at 1 of 30 context positions"):
         fitted([(states, native)], 2)
