@@ -60,8 +60,7 @@ class StateCache:
             queries = [{"query_hidden": _cut(states.query_hidden, row, len(rows[i][1]))} for row, i in enumerate(missing)]
             return [{"source context": one, "source query": two} for one, two in zip(_contexts(states), queries)]
 
-        plan = [{"source context": self._context_key(adapter, c, len(c) + len(q)), "source query": [c, q]} for c, q in rows]
-        found = self._entries(adapter, plan, compute)
+        found = self._entries(adapter, self._source_plan(adapter, rows), compute)
         states = _source_states(adapter, [entry["source context"] for entry in found], batch.context_ids, batch.context_lengths)
         query = _joined([entry["source query"]["query_hidden"] for entry in found], batch.query_ids.shape[1], adapter)
         return replace(states, query_hidden=query, query_lengths=batch.query_lengths.to(adapter.device))
@@ -135,9 +134,23 @@ class StateCache:
             found = attention_rows(adapter, take(batch, missing), longest, continuation_rows, stop_ids)
             return [_row_entries(found, row, longest, *map(len, rows[i])) for row, i in enumerate(missing)]
 
-        asked = [continuation_rows, sorted(stop_ids)]
-        plan = [{"target history": c + q, "target queries": [c, q], "target further": [c + q, *asked]} for c, q in rows]
-        return _attention_rows(adapter, batch, self._entries(adapter, plan, compute), query_rows)
+        found = self._entries(adapter, _rows_plan(rows, continuation_rows, stop_ids), compute)
+        return _attention_rows(adapter, batch, found, query_rows)
+
+    def absent(
+        self, source: ModelAdapter, target: ModelAdapter, batch: TokenBatch, continuation_rows: int, stop_ids: Sequence[int]
+    ) -> list[int]:
+        """Examples of a batch for which `source` or `rows` would run a model; files are looked for, not read."""
+        if self.store is None:
+            return list(range(batch.batch))
+        rows, store = _rows(batch), self.store
+        plans = ((source, self._source_plan(source, rows)), (target, _rows_plan(rows, continuation_rows, stop_ids)))
+        keys = [[self._key(adapter, kind, what) for adapter, plan in plans for kind, what in plan[row].items()] for row in range(len(rows))]
+        return [row for row, wanted in enumerate(keys) if not all(map(store.holds, wanted))]
+
+    def _source_plan(self, adapter: ModelAdapter, rows: Sequence[tuple[list[int], list[int]]]) -> list[dict[str, Any]]:
+        """What the entries of `source` depend on."""
+        return [{"source context": self._context_key(adapter, c, len(c) + len(q)), "source query": [c, q]} for c, q in rows]
 
     def _entries(
         self, adapter: ModelAdapter, plan: list[dict[str, Any]], compute: Callable[[list[int]], list[dict[str, Entry]]]
@@ -177,6 +190,12 @@ def _rows(batch: TokenBatch) -> list[tuple[list[int], list[int]]]:
     """Context and query ids of every example, without padding."""
     columns = (batch.context_ids, batch.context_lengths, batch.query_ids, batch.query_lengths)
     return [(c[:n], q[:m]) for c, n, q, m in zip(*(column.tolist() for column in columns))]
+
+
+def _rows_plan(rows: Sequence[tuple[list[int], list[int]]], continuation_rows: int, stop_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """What the entries of `StateCache.rows` depend on."""
+    asked = [continuation_rows, sorted(stop_ids)]
+    return [{"target history": c + q, "target queries": [c, q], "target further": [c + q, *asked]} for c, q in rows]
 
 
 def _cut(states: Tensor, row: int, length: int) -> Tensor:

@@ -54,6 +54,10 @@ class StateStore:
         """Where the entry of a key lies."""
         return self.folder / key[:2] / f"{key}.safetensors"
 
+    def holds(self, key: str) -> bool:
+        """Whether there is a file of a key; only `get` tells whether it is whole."""
+        return self.path(key).is_file()
+
     def get(self, key: str) -> dict[str, Tensor] | None:
         """The entry of a key on the CPU, in the stored types; None where there is none, or none that is whole and of this key."""
         path = self.path(key)

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from acct.config.root import Config
+from acct.cpu import prepare_cpu
 from acct.data.manifest import ManifestFile
 from acct.data.source import load_examples
 from acct.evaluation.metrics import AnswerCleaning
@@ -82,8 +81,7 @@ def evaluate_direction(config: Config) -> EvaluationReport:
         InterfaceError: the interface check fails; nothing is scored then.
     """
     evaluation = config.evaluation
-    if config.runtime.threads is not None:
-        torch.set_num_threads(config.runtime.threads)
+    prepare_cpu(config.runtime)
     ensure_data(config, evaluation.tasks, [evaluation.split])
     pair = load_configured_pair(config)
     options = options_of(config)

@@ -56,6 +56,8 @@ class TrainingConfig:
         checkpoint_steps, checkpoint_seconds: a checkpoint is written when either has passed; null switches it off.
         cache_gigabytes: memory for frozen states that every epoch of the Compiler would compute again; 0 computes them again.
         state_cache_gigabytes: largest size of the folder paths.state_cache; beyond it states are computed again.
+        read_ahead: examples whose states are read together, similar lengths side by side, before the Cartographer's first step, where
+            states are kept on disk; 0: in the batches of training.
         state_cache_dtype: type in which states lie there; a narrower one than the models' halves the size and rounds what stages read.
     """
 
@@ -64,6 +66,7 @@ class TrainingConfig:
     checkpoint_seconds: float | None = 60.0
     cache_gigabytes: float = 0.0
     state_cache_gigabytes: float = 50.0
+    read_ahead: int = 0
     state_cache_dtype: str = "float32"
     cartographer: StageConfig = field(default_factory=StageConfig)
     allocator: StageConfig = field(default_factory=lambda: StageConfig(learning_rate=0.05))
@@ -74,4 +77,5 @@ class TrainingConfig:
         check_range("training.checkpoint_seconds", self.checkpoint_seconds, 0, float("inf"))
         check_range("training.cache_gigabytes", self.cache_gigabytes, 0, float("inf"))
         check_range("training.state_cache_gigabytes", self.state_cache_gigabytes, 0, float("inf"))
+        check_range("training.read_ahead", self.read_ahead, 0, float("inf"))
         check_choice("training.state_cache_dtype", self.state_cache_dtype, ("float32", "bfloat16", "float16"))

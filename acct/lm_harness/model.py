@@ -21,6 +21,7 @@ from torch import Tensor
 
 from acct.cache import MountedCache, mounted
 from acct.config.root import Config
+from acct.cpu import prepare_cpu
 from acct.data.batches import length_sorted_batches, padded
 from acct.data.prompts import EncodedExample
 from acct.errors import ConfigError
@@ -93,8 +94,7 @@ class AcctLM(LM):
         method, passage_field = str(settings.pop("method", "acct")), str(settings.pop("passage_field", "context"))
         windows = [settings.pop(f"rolling_{name}_tokens", None) for name in ("context", "scored")]
         config = configuration(settings)
-        if config.runtime.threads is not None:
-            torch.set_num_threads(config.runtime.threads)
+        prepare_cpu(config.runtime)
         pair = load_configured_pair(config)
         interface = None
         if needs_interface(method):

@@ -33,6 +33,7 @@ from acct.training.modules import (
     uses_allocator,
     uses_cartographer,
 )
+from acct.training.reading import read_ahead
 from acct.training.ridge import fit_ridge, new_ridge, ridge_identity, ridge_names
 from acct.training.scoring import ScoringTask
 from acct.training.selections import FrozenSelections, freeze_selections
@@ -153,6 +154,8 @@ def _cartographer(session: Session, found: dict[str, Artifact]) -> None:
 
     def build(checkpoint: Checkpoint) -> Built:
         module = new_cartographer(config, geometry).to(session.device)
+        with session.provenance.phase("read ahead"):
+            read_ahead(session, session.train.first(settings.examples))
         report = _fit(session, "cartographer", module, ScoringTask(session, session.train, module), checkpoint)
         facts: dict[str, Any] = {"steps": report.steps, "last": finite(report.last), "capacity": capacity_record(config, geometry)}
         if settings.held_out:

@@ -16,6 +16,7 @@ import torch
 from acct.allocator.budget import BudgetRule
 from acct.config.root import Config
 from acct.config.training import STAGES, StageConfig
+from acct.cpu import prepare_cpu
 from acct.data.batches import collate
 from acct.data.manifest import draw
 from acct.data.prompts import EncodedExample, PromptOptions, check_window, encode, prompt_style
@@ -224,8 +225,7 @@ def open_session(config: Config, record: bool = True) -> Iterator[Session]:
     Args:
         record: keep provenance.json and metrics.jsonl; False writes nothing into the run folder.
     """
-    if config.runtime.threads is not None:
-        torch.set_num_threads(config.runtime.threads)
+    prepare_cpu(config.runtime)
     parallel = Parallel(cpu=config.runtime.interface_device == "cpu")
     run = Path(config.paths.run)
     provenance = Provenance(run, enabled=record and parallel.main)
