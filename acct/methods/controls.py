@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from acct.methods.base import SparseMethod
 from acct.methods.prepared import Prepared
 from acct.models.pair import Pair
 from acct.pipeline import seeded
-from acct.selection import row_counts
+from acct.selection import row_counts, to_device
 from acct.types import SparseKV
 
 
@@ -19,10 +21,13 @@ class Zeros(SparseMethod):
 
     name = "zeros"
     control = True
+    compiles: ClassVar[bool] = False
 
     def states(self, prepared: Prepared) -> SparseKV:
-        kv = prepared.compiled
-        return SparseKV(kv.selection, torch.zeros_like(kv.keys), torch.zeros_like(kv.values), rotated=True)
+        target = prepared.pair.target
+        selection = to_device(prepared.selection, target.device)
+        nothing = torch.zeros(len(selection.positions), target.geometry.head_dim, dtype=target.dtype, device=target.device)
+        return SparseKV(selection, nothing, nothing, rotated=True)
 
 
 class Noise(SparseMethod):
@@ -79,6 +84,7 @@ class RawSource(SparseMethod):
 
     name = "raw_source"
     control = True
+    compiles: ClassVar[bool] = False
     on_request = True
 
     def applicable(self, pair: Pair) -> str | None:

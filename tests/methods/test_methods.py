@@ -153,7 +153,9 @@ def test_noise_has_the_moments_of_each_unit_and_no_content() -> None:
 
 @torch.no_grad()
 def test_zeros_are_zero() -> None:
-    states = get_method("zeros").mount(prepared()).context
+    batch = prepared()
+    states, own = get_method("zeros").mount(batch).context, batch.compiled
+    assert states.keys.shape == states.values.shape == own.keys.shape and states.keys.dtype == own.keys.dtype
     assert not bool(states.keys.any()) and not bool(states.values.any())
 
 

@@ -351,17 +351,17 @@ def test_relative_rates_are_the_sizes_of_what_is_given_and_read(finished, tmp_pa
 
 def test_a_selection_is_evaluated_before_there_is_a_compiler(finished, tmp_path):
     small = ["evaluation.tasks=[search_qa]", "evaluation.examples=3"]
-    rows = "native_kv,random,target_full,snapkv_query_aware"
+    rows = "native_kv,random,target_full,snapkv_query_aware,zeros"
     for stage in ("cartographer", "allocator"):
         train(copy_of(finished, tmp_path, f"stage={stage}"))
     first = evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows}]"))
-    assert first.new == 3 * 4
-    for row in ("acct", "bridge_only", "zeros", "noise", "wrong_document", "native_keys", "native_values"):
+    assert first.new == 3 * 5
+    for row in ("acct", "bridge_only", "noise", "wrong_document", "native_keys", "native_values"):
         with pytest.raises(ArtifactError, match=r"has no finished compiler. Train it first: acct train stage=compiler"):
             evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows},{row}]"))
     train(copy_of(finished, tmp_path, "stage=compiler"))
     second = evaluate_direction(copy_of(finished, tmp_path, *small, f"evaluation.methods=[{rows},acct]"))
-    assert second.new == 3 and second.kept == 3 * 4
+    assert second.new == 3 and second.kept == 3 * 5
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
