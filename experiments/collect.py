@@ -129,7 +129,8 @@ def first_line(described: Any) -> str:
 def run_summary(run: Path) -> dict[str, Any]:
     """Everything about a finished run but its weights and its answers.
 
-    The cards are those of its stages; `records` says how many answers there are of which methods, and their hash.
+    The cards are those of its stages (of a published run, cards/<stage>.json where the weights were too large); `records` says how many
+    answers there are of which methods, and their hash.
     """
 
     def known(path: Path) -> Any:
@@ -140,7 +141,7 @@ def run_summary(run: Path) -> dict[str, Any]:
     return {
         "configuration": yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")),
         "training": known(run / "provenance.json"),
-        "cards": {stage: card for stage in STAGES if (card := known(run / stage / "card.json")) is not None},
+        "cards": {stage: card for stage in STAGES if (card := known(run / stage / "card.json") or known(run / "cards" / f"{stage}.json"))},
         "evaluation": known(run / "evaluation" / "provenance.json"),
         "records": {"rows": len(frame), "methods": sorted(frame["method"].unique()), "sha256": hash_json(answers)},
     }

@@ -1,8 +1,13 @@
 """Copy what the real pair gave into experiments/real_small: python experiments/real_small.py [results/real-small]
 
-Needs `make reproduce-table1 SCALE=real-small ...`, or the evaluated runs that there are so far, then `acct tables` and `acct figures`.
-The outcome of the README are the rendered tables and what each run cost; beside it lie every table as CSV, the figures, every answer
-(records/<run>.parquet) and the summary of every run (runs/<run>.json: configuration, hashes of models and data, hardware, seconds).
+    python experiments/real_small.py --restore [results/real-small]
+
+puts the published runs into the results first, where they are not there: their answers, Cartographers and Allocators. Directions, tasks and
+rows are then added on another machine, and nothing that is published is answered or trained again. A Compiler is too large to be published.
+
+Copying needs `make reproduce-table1 SCALE=real-small ...`, or the evaluated runs that there are so far, then `acct tables` and
+`acct figures`. The outcome of the README are the rendered tables and what each run cost; beside it lie every table as CSV, the figures, the
+summary of every run (runs/<run>.json: configuration, hashes of models and data, hardware, seconds) and what is restored (published/<run>).
 The README of the repository gets the rows of ACCT and its controls.
 """
 
@@ -15,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from collect import copy_runs, filled, training_table
 
 from acct.reporting import claims_excerpt
@@ -27,8 +33,14 @@ FOLDER = Path(__file__).resolve().parent / "real_small"
 TABLES = ("beyond", "nll_gap", "table2", "table1", "significance")
 SHOWN = ("beyond", "nll_gap", "table2")
 LARGEST = 8_000_000
-"""Bytes of all records together: more belongs elsewhere than in a repository."""
-
+"""Bytes of all published runs together: more belongs elsewhere than in a repository."""
+PUBLISHED = (
+    "config.yaml", "provenance.json", "cards/*.json", "cartographer/*.*", "allocator/*.*",
+    "evaluation/records.parquet", "evaluation/configuration.json", "evaluation/provenance.json",
+)  # fmt: skip
+"""Files of a run folder that are published: everything but states, the Compiler and what can be had from these."""
+LARGE_STAGES = ("selections", "compiler")
+"""Stages of which the card alone is published."""
 
 MARKERS = ("<!-- real:begin -->\n", "<!-- real:end -->")
 FRONT = ("target_full", "source_full", "no_context", "native_kv", "random", "acct", "bridge_only", "wrong_document")
@@ -98,22 +110,50 @@ def copy_summaries(results: Path, folder: Path) -> list[str]:
     return missing
 
 
-def copy_records(results: Path, folder: Path) -> list[str]:
-    """Every run's answers, in place of all earlier ones; what is too large, in words."""
-    files = sorted(results.glob("*/evaluation/records.parquet"))
-    size = sum(file.stat().st_size for file in files)
+def publish(results: Path, folder: Path) -> list[str]:
+    """Every run's answers, cards and small weights, in place of what was published; what may not be, in words."""
+    runs = sorted(path.parent.parent for path in results.glob("*/evaluation/records.parquet"))
+    gone = [old.name for old in sorted(folder.glob("*")) if old.name not in {run.name for run in runs}]
+    if gone:
+        return [f"{', '.join(gone)}: published, and not in {results}. Take it in first (--restore), or remove it from {folder}."]
+    files = {run.name: [path for pattern in PUBLISHED for path in sorted(run.glob(pattern))] for run in runs}
+    size = sum(path.stat().st_size for own in files.values() for path in own)
     if size > LARGEST:
-        return [f"records are {size:,} bytes, more than {LARGEST:,}: not copied."]
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.parquet"):
-        old.unlink()
-    for file in files:
-        shutil.copyfile(file, folder / f"{file.parent.parent.name}.parquet")
+        return [f"what would be published is {size:,} bytes, more than {LARGEST:,}: not copied."]
+    shutil.rmtree(folder, ignore_errors=True)
+    for run in runs:
+        for path in files[run.name]:
+            copy = folder / run.name / path.relative_to(run)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if path.name == "config.yaml":
+                settings = without_places(yaml.safe_load(path.read_text(encoding="utf-8")))
+                copy.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+            else:
+                shutil.copyfile(path, copy)
+        for stage in LARGE_STAGES:  # a card where its stage's weights are missing would be a damaged stage
+            if (run / stage / "card.json").is_file():
+                copy = folder / run.name / "cards" / f"{stage}.json"
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(run / stage / "card.json", copy)
     return []
 
 
+def restore(folder: Path, results: Path) -> list[str]:
+    """Put published runs into the results where there is no run of that name; returns the names of those that were put there."""
+    found = [run for run in sorted(folder.glob("*")) if not (results / run.name).exists()]
+    for run in found:
+        shutil.copytree(run, results / run.name)
+    return [run.name for run in found]
+
+
 def main(arguments: list[str]) -> int:
-    results = Path(arguments[0]) if arguments else FOLDER.parents[1] / "results/real-small"
+    restoring = arguments[:1] == ["--restore"]
+    places = arguments[1:] if restoring else arguments
+    results = Path(places[0]) if places else FOLDER.parents[1] / "results/real-small"
+    if restoring:
+        names = restore(FOLDER / "published", results)
+        print(f"put into {results}: {', '.join(names) or 'nothing, all of it is there'}", file=sys.stderr)
+        return 0
     tables, figures = results / "tables", sorted((results / "figures").glob("*.png"))
     missing = [f"{tables / name}.md is not there: acct tables." for name in SHOWN if not (tables / f"{name}.md").is_file()]
     parts = [path.read_text(encoding="utf-8") for name in SHOWN if (path := tables / f"{name}.md").is_file()]
@@ -133,7 +173,7 @@ def main(arguments: list[str]) -> int:
         document = FOLDER.parents[1] / "README.md"
         text = claims_excerpt.filled(document.read_text(encoding="utf-8"), front_table(tables / "beyond.csv"), MARKERS)
         document.write_text(text, encoding="utf-8")
-    missing += copy_summaries(results, FOLDER / "runs") + copy_records(results, FOLDER / "records")
+    missing += copy_summaries(results, FOLDER / "runs") + publish(results, FOLDER / "published")
     print("\n".join(missing or ["everything is copied"]), file=sys.stderr)
     return 2 if missing else 0
 

@@ -11,8 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from acct.errors import ArtifactError
 from acct.reporting.claims_excerpt import excerpt
 from acct.reporting.render import COLUMNS
+from acct.training.artifacts import load_artifact
 from tests.evaluation.test_run import OPTIONS, evaluate
 from tests.training.conftest import finished  # noqa: F401 (a fixture)
 
@@ -154,6 +156,33 @@ def test_the_real_pair_is_copied_with_every_answer_and_what_it_cost(collect, fin
     assert str(tmp_path) not in (folder / "runs/tiny_run.json").read_text(encoding="utf-8")
     front = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "SQuAD (F1, n 40)" in front and "| **ACCT+** | 60.0 [50.0, 70.0] |" in front and "Random" not in front and "old" not in front
-    assert all((folder / name).is_file() for name in ("records/tiny_run.parquet", "runs/tiny_run.json", "beyond.csv"))
+    assert all((folder / name).is_file() for name in ("published/tiny_run/evaluation/records.parquet", "runs/tiny_run.json", "beyond.csv"))
     monkeypatch.setattr(script, "LARGEST", 1)
-    assert "more than 1: not copied" in script.copy_records(results, folder / "records")[0]
+    assert "more than 1: not copied" in script.publish(results, folder / "published")[0]
+
+
+def test_a_published_run_goes_on_elsewhere(collect, finished, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    script = importlib.import_module("real_small")
+    one, other = tmp_path / "one/tiny", tmp_path / "other/tiny"
+    run, there = one / Path(finished.paths.run).name, other / Path(finished.paths.run).name
+    shutil.copytree(finished.paths.run, run)
+    shutil.rmtree(run / "evaluation", ignore_errors=True)
+    first = replace(OPTIONS, methods=("target_full", "native_kv"))
+    scored = evaluate(run / "evaluation", first).new
+    monkeypatch.setattr(script, "FOLDER", tmp_path / "real_small")
+    assert script.publish(one, script.FOLDER / "published") == []
+    assert script.main(["--restore", str(other)]) == 0 and script.restore(script.FOLDER / "published", other) == []
+    assert str(tmp_path) not in (there / "config.yaml").read_text(encoding="utf-8")
+    for stage in ("cartographer", "allocator"):
+        assert load_artifact(there, stage).digest == load_artifact(run, stage).digest
+    with pytest.raises(ArtifactError, match="no finished compiler"):
+        load_artifact(there, "compiler")
+    again = evaluate(there / "evaluation", replace(OPTIONS, methods=("target_full", "native_kv", "random")))
+    assert again.kept == scored and again.new == scored // 2
+    cards = [script.copy_summaries(folder, tmp_path / name) or json.loads((tmp_path / name / f"{run.name}.json").read_text())["cards"]
+             for folder, name in ((one, "a"), (other, "b"))]  # fmt: skip
+    assert cards[0] == cards[1] and "compiler" in cards[0]
+    shutil.rmtree(there)
+    (other / "another").mkdir()
+    assert "take" in script.publish(other, script.FOLDER / "published")[0].lower() and (script.FOLDER / "published" / run.name).is_dir()

@@ -15,7 +15,7 @@ from acct.errors import AcctError
 from acct.evaluation.samples import Sample
 from acct.evaluation.store import RecordStore
 from acct.methods.base import Method, SparseMethod
-from acct.reporting.records import RECORDS, TRAINING_SEED, read_records
+from acct.reporting.records import RECORDS, TRAINING_SEED, json_rows, read_records
 
 logger = logging.getLogger(__name__)
 _OF_INTERFACES = ("retention", "tail_tokens", "ranking", "variant", "seed", TRAINING_SEED)
@@ -58,12 +58,12 @@ def take_over(store: RecordStore, folder: Path | str, samples: Mapping[str, Samp
         for name in names:
             done = store.done(task, name)
             rows = [
-                {**row, "nll_sum": row["nll_sum"] if row["nll_sum"] == row["nll_sum"] else None}
-                for row in frame[frame["method"] == name].to_dict("records")
+                row
+                for row in json_rows(frame[frame["method"] == name])
                 if row["example"] not in done and row["version"] == sample.version and prompts.get(row["example"]) == row["prompt_hash"]
             ]
             if rows:
-                store.append(task, [{str(column): value for column, value in row.items()} for row in rows])
+                store.append(task, rows)
                 taken += len(rows)
     if taken:
         logger.info("%d answers without a transfer are those of %s", taken, folder)

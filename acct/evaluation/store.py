@@ -4,7 +4,8 @@
     <folder>/parts/<task>.jsonl    one record a line, flushed after every batch of every method
     <folder>/records.parquet       all parts
 
-A part is trusted by the line: a last line without its end is dropped, any other damage is refused with the file and the line.
+A part is trusted by the line: a last line without its end is dropped, any other damage is refused with the file and the line. A folder
+without parts, as it is published, goes on from its records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pandas as pd
 
 from acct.errors import ArtifactError
 from acct.json_files import read_json
-from acct.reporting.records import CONFIGURATION, PARTS, RECORDS, as_frame, write_records
+from acct.reporting.records import CONFIGURATION, PARTS, RECORDS, as_frame, json_rows, read_records, write_records
 from acct.reporting.rows import check_frame, check_sample, line_fault
 from acct.training.files import write_text
 
@@ -46,6 +47,8 @@ class RecordStore:
             for name in (CONFIGURATION, RECORDS):
                 (self.folder / name).unlink(missing_ok=True)
         self.configuration = self._agreed(json.loads(json.dumps(dict(configuration))))
+        if not self.parts.is_dir() and (self.folder / RECORDS).is_file():
+            self._open_published()
         self.parts.mkdir(parents=True, exist_ok=True)  # first: a folder with parts and no records is known to be unfinished
         write_text(self.folder / CONFIGURATION, json.dumps(self.configuration, indent=2, sort_keys=True) + "\n")
         self._rows: dict[str, list[dict[str, Any]]] = {path.stem: self._read(path) for path in sorted(self.parts.glob("*.jsonl"))}
@@ -63,6 +66,14 @@ class RecordStore:
                     f"{_short(configuration[name])}. Choose another folder, or start over (evaluation.restart=true)."
                 )
         return {**before, **configuration}
+
+    def _open_published(self) -> None:
+        """Part files of the records that are there, all of them or none."""
+        whole = self.folder / f"{PARTS}.new"
+        shutil.rmtree(whole, ignore_errors=True)
+        for task, rows in read_records(self.folder).frame.groupby("task", sort=False):
+            write_text(whole / f"{task}.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in json_rows(rows)))
+        whole.rename(self.parts)
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
         """Complete lines, checked; a last line cut off by a kill is removed from the file."""

@@ -63,6 +63,12 @@ def as_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(typed)
 
 
+def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame of SCHEMA as they stand in a part file: a likelihood that was not taken is None."""
+    rows = [{str(column): value for column, value in row.items()} for row in frame.to_dict("records")]
+    return [{**row, "nll_sum": row["nll_sum"] if row["nll_sum"] == row["nll_sum"] else None} for row in rows]
+
+
 def write_records(frame: pd.DataFrame, path: Path | str) -> None:
     """Write a Parquet file, whole or not at all."""
     import io

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,23 @@ def test_what_was_kept_and_a_last_line_cut_off(tmp_path: Path) -> None:
     assert store.kept == 5 and store.done("boolq", "acct") == {"boolq/00000", "boolq/00001"}
     store.append("boolq", records()[5:])
     assert path.read_bytes() == whole and RecordStore(tmp_path, CONFIGURATION).kept == 6
+
+
+def test_a_published_folder_goes_on_from_its_records(tmp_path: Path) -> None:
+    found = [{**one, "nll_sum": None if number else 0.1 + number} for number, one in enumerate(records())]
+    path = part(tmp_path, found[:5])
+    (tmp_path / "provenance.json").write_text(json.dumps({"commit": "abc"}))
+    RecordStore(tmp_path, CONFIGURATION).finish()
+    before = path.read_bytes()
+    shutil.rmtree(tmp_path / "parts")
+    (tmp_path / "parts.new").mkdir()  # of a run that was killed here
+    (tmp_path / "parts.new/other.jsonl").write_text("half")
+    store = RecordStore(tmp_path, CONFIGURATION)
+    assert store.kept == 5 and path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["boolq.jsonl"]
+    store.append("boolq", found[5:])
+    assert store.frame(["boolq"])["method"].tolist() == [one["method"] for one in found]
+    with pytest.raises(ArtifactError, match=r"retention was 0\.25, now it is 0\.5"):
+        RecordStore(tmp_path, {**CONFIGURATION, "retention": 0.5})
 
 
 @pytest.mark.parametrize(
