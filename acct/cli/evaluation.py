@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acct.config.root import Config
-from acct.cpu import prepare_cpu
+from acct.cpu import kept_memory, prepare_cpu
 from acct.data.manifest import ManifestFile
 from acct.data.source import load_examples
 from acct.evaluation.metrics import AnswerCleaning
@@ -94,12 +94,13 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     )  # fmt: skip
     for sample in samples.values():
         check_windows(pair, sample.examples, evaluation.max_new_tokens)
-    return run_evaluation(
-        config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options, variant=config.paths.variant,
-        configuration=identity_of(config), restart=evaluation.restart,
-        reuse=Path(config.paths.reuse) / FOLDER if config.paths.reuse else None,
-        progress_seconds=config.runtime.progress_seconds,
-    )  # fmt: skip
+    with kept_memory(config.runtime.keep_memory):
+        return run_evaluation(
+            config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options, variant=config.paths.variant,
+            configuration=identity_of(config), restart=evaluation.restart,
+            reuse=Path(config.paths.reuse) / FOLDER if config.paths.reuse else None,
+            progress_seconds=config.runtime.progress_seconds,
+        )  # fmt: skip
 
 
 def identity_of(config: Config) -> dict[str, Any]:

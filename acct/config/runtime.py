@@ -22,8 +22,8 @@ class RuntimeConfig:
             "sequential", or modules and their devices ({model.embed_tokens: 0, model.layers.0: 0, ...}); null keeps it on target_device.
         threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
             it names the run folder, so that runs of several seeds lie side by side.
-        keep_memory: a process on the CPU keeps what it frees for its next tensors (glibc), which spares the clearing of new pages, a third
-            of the time where activations are large; it stays as large as it once was.
+        keep_memory: while frozen models read ahead and while answers are scored, a process on the CPU keeps what it frees for its next
+            tensors (glibc), which spares the clearing of new pages: a third of the time where activations are large.
         kernels: of the conversion path (`acct.kernels`): "auto" takes the Triton kernels where the interface is on CUDA and Triton is
             installed, "plain" never does, "triton" stops where they cannot run.
     """

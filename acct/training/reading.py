@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from acct.cpu import kept_memory
 from acct.data.batches import length_sorted_batches
 from acct.generation import stop_tokens
 from acct.progress import Progress
@@ -30,7 +31,8 @@ def read_ahead(session: Session, examples: Examples, label: str = "states") -> i
     missing = [index for index in range(len(examples)) if cache.absent(pair.source, pair.target, examples.batch([index]), rows, stops)]
     parallel.barrier()
     batches = length_sorted_batches([examples.items[index] for index in missing], together)
-    with Progress(label, len(missing), every=config.runtime.progress_seconds, enabled=parallel.main) as display:
+    display = Progress(label, len(missing), every=config.runtime.progress_seconds, enabled=parallel.main)
+    with kept_memory(config.runtime.keep_memory), display:
         for batch in batches:
             if mine := parallel.share([missing[place] for place in batch]):
                 tokens = examples.batch(mine)
