@@ -39,7 +39,7 @@ PUBLISHED = (
     "evaluation/records.parquet", "evaluation/configuration.json", "evaluation/provenance.json",
 )  # fmt: skip
 """Files of a run folder that are published: everything but states, the Compiler and what can be had from these."""
-LARGE_STAGES = ("selections", "compiler")
+SMALL_STAGES, LARGE_STAGES = ("cartographer", "allocator"), ("selections", "compiler")
 """Stages of which the card alone is published."""
 
 MARKERS = ("<!-- real:begin -->\n", "<!-- real:end -->")
@@ -116,7 +116,7 @@ def publish(results: Path, folder: Path) -> list[str]:
     gone = [old.name for old in sorted(folder.glob("*")) if old.name not in {run.name for run in runs}]
     if gone:
         return [f"{', '.join(gone)}: published, and not in {results}. Take it in first (--restore), or remove it from {folder}."]
-    files = {run.name: [path for pattern in PUBLISHED for path in sorted(run.glob(pattern))] for run in runs}
+    files = {run.name: [path for pattern in PUBLISHED for path in sorted(run.glob(pattern)) if not copied(path.parent)] for run in runs}
     size = sum(path.stat().st_size for own in files.values() for path in own)
     if size > LARGEST:
         return [f"what would be published is {size:,} bytes, more than {LARGEST:,}: not copied."]
@@ -130,12 +130,18 @@ def publish(results: Path, folder: Path) -> list[str]:
                 copy.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
             else:
                 shutil.copyfile(path, copy)
-        for stage in LARGE_STAGES:  # a card where its stage's weights are missing would be a damaged stage
-            if (run / stage / "card.json").is_file():
+        for stage in (*SMALL_STAGES, *LARGE_STAGES):  # a card where its stage's weights are missing would be a damaged stage
+            if (run / stage / "card.json").is_file() and (stage in LARGE_STAGES or copied(run / stage)):
                 copy = folder / run.name / "cards" / f"{stage}.json"
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(run / stage / "card.json", copy)
     return []
+
+
+def copied(stage: Path) -> bool:
+    """Whether a stage was taken over from another run, with which it is published."""
+    card = stage / "card.json"
+    return stage.name in SMALL_STAGES and card.is_file() and "copied_from" in json.loads(card.read_text(encoding="utf-8"))
 
 
 def restore(folder: Path, results: Path) -> list[str]:
