@@ -2,7 +2,7 @@
 
 glibc takes every tensor above 32 MB from the system and gives it back when it is freed, so that the next one is written into pages that the
 system clears first. With activations of gigabytes that is a third of a forward's time (`experiments/LOG.md`). Kept memory is for such
-passes alone: in a training step, with thousands of tensors of all sizes, looking for a place costs more than new pages.
+passes alone. In long training with thousands of tensors of all sizes glibc spends its time looking for a place in what it keeps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from acct.config.runtime import RuntimeConfig
 logger = logging.getLogger(__name__)
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of glibc's mallopt(3)
 _KEEP = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _TOP_PAD: 256 * 2**20}
-_GIVE_BACK = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 64 * 2**20, _TOP_PAD: 0, _MMAP_THRESHOLD: 32 * 2**20}
-"""Where glibc's own rule ends once large tensors have been freed; it does not adapt any more after a first call of mallopt."""
+_GIVE_BACK = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 64 * 2**20, _TOP_PAD: 128 * 2**10, _MMAP_THRESHOLD: 32 * 2**20}
+"""glibc's defaults, thresholds as its own rule leaves them once large tensors were freed: after a call of mallopt it adapts no more."""
 
 
 def prepare_cpu(runtime: RuntimeConfig) -> None:

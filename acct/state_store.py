@@ -37,12 +37,13 @@ class StateStore:
             stays as it is.
     Attributes:
         hits, misses, written: entries found, entries not found, entries stored, of this process.
+        storing: whether further entries are stored; False after a full disk or at the limit.
     """
 
     def __init__(self, folder: Path | str, gigabytes: float = float("inf"), dtype: str = "float32"):
         self.folder, self.limit, self.dtype = Path(folder), gigabytes * 2**30, STORED[dtype]
         self.hits = self.misses = self.written = 0
-        self._storing = True
+        self.storing = True
         self._bytes = 0
         for path in self.folder.glob("*/*"):
             if path.suffix == ".safetensors":
@@ -75,7 +76,7 @@ class StateStore:
     def put(self, key: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Store an entry, unless storing has stopped; returns what `get` would give for it."""
         packed = {name: self._narrow(tensor.detach().cpu()).contiguous() for name, tensor in tensors.items()}
-        if self._storing:
+        if self.storing:
             data = _closed(packed, key)
             if self._bytes + len(data) > self.limit:
                 self._stop(f"training.state_cache_gigabytes={self.limit / 2**30:g} is reached")
@@ -96,7 +97,7 @@ class StateStore:
         return found if all_finite(found) else tensor
 
     def _stop(self, reason: str) -> None:
-        self._storing = False
+        self.storing = False
         logger.warning(
             "no further states are kept in %s: %s The run goes on and computes them; what is there is used. Free space or raise the limit "
             "and start again, or set paths.state_cache=null.",

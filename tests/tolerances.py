@@ -24,3 +24,5 @@ FINITE_DIFFERENCE = 2e-2  # relative, central differences in fp32 with step 1e-2
 MOUNTED_LOGITS_BF16 = 0.2  # logits of magnitude 4 in bf16; seen 0.12
 # acct.methods.compressors: fp32 states and sums against a stock eager run taken in float64; scores of at most a few units.
 COMPRESSOR_SCORES = 2e-5
+# acct.training.reading: states read in other batches, then four steps of AdamW, which makes steps of one size of rounding too.
+REGROUPED_TRAINING = 2e-5  # seen 1.3e-6, on weights of magnitude 1

@@ -26,8 +26,8 @@ class Zeros(SparseMethod):
     def states(self, prepared: Prepared) -> SparseKV:
         target = prepared.pair.target
         selection = to_device(prepared.selection, target.device)
-        nothing = torch.zeros(len(selection.positions), target.geometry.head_dim, dtype=target.dtype, device=target.device)
-        return SparseKV(selection, nothing, nothing, rotated=True)
+        keys = torch.zeros(len(selection.positions), target.geometry.head_dim, dtype=target.dtype, device=target.device)
+        return SparseKV(selection, keys, torch.zeros_like(keys), rotated=True)  # two tensors: bytes are counted by storage
 
 
 class Noise(SparseMethod):

@@ -19,6 +19,8 @@ from acct.reporting.intervals import Interval
 from acct.reporting.names import METHODS, TASKS, label
 
 STRICT_CONTROLS = ("zeros", "noise", "wrong_document")
+WITHOUT_ROOM = "no contextual task on which Target Full is clearly above no context"
+WITHOUT_METHOD = "ACCT was not scored on a contextual task"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Validity:
             lines += [f"  {verdict.text()}" for verdict in self.failures]
             lines += [f"  {text}" for text in self.missing]
             if not self.failures and not self.missing:
-                lines.append("  no contextual task on which Target Full is clearly above no context.")
+                lines.append(f"  {WITHOUT_ROOM if self.verdicts else WITHOUT_METHOD}.")
         if self.uninformative:
             lines.append("Not judged, Target Full is not clearly above no context: " + "; ".join(self.uninformative) + ".")
         return lines

@@ -18,9 +18,13 @@ from acct.training.session import Examples, Session
 
 @torch.no_grad()
 def read_ahead(session: Session, examples: Examples, label: str = "states") -> int:
-    """Read what the Cartographer asks of both models about these examples, and what is not stored yet; returns how many that were.
+    """Read what the Cartographer asks of both models about these examples and what is not stored yet.
 
-    Without a folder for states, or with `training.read_ahead` of 0, nothing is read.
+    Without a folder for states, or with `training.read_ahead` of 0, nothing is read. Where storing stops (a full disk, the limit), reading
+    ahead stops too: what it would read is of no use to the steps.
+
+    Returns:
+        How many examples were read.
     """
     config, pair, parallel, cache = session.config, session.pair, session.parallel, session.states
     together, rows = config.training.read_ahead, config.supervision.continuation_rows
@@ -30,14 +34,20 @@ def read_ahead(session: Session, examples: Examples, label: str = "states") -> i
     parallel.barrier()  # all processes see the same files
     missing = [index for index in range(len(examples)) if cache.absent(pair.source, pair.target, examples.batch([index]), rows, stops)]
     parallel.barrier()
+    if not missing:
+        return 0
+    read = 0
     batches = length_sorted_batches([examples.items[index] for index in missing], together)
     display = Progress(label, len(missing), every=config.runtime.progress_seconds, enabled=parallel.main)
-    with kept_memory(config.runtime.keep_memory), display:
+    with session.provenance.phase("read ahead"), kept_memory(config.runtime.keep_memory), display:
         for batch in batches:
+            if not cache.store.storing:
+                break
             if mine := parallel.share([missing[place] for place in batch]):
                 tokens = examples.batch(mine)
                 cache.source(pair.source, tokens)
                 cache.rows(pair.target, tokens, config.supervision.query_rows, rows, stops)
             display.update(len(batch))
+            read += len(batch)
     parallel.barrier()
-    return len(missing)
+    return read

@@ -154,8 +154,7 @@ def _cartographer(session: Session, found: dict[str, Artifact]) -> None:
 
     def build(checkpoint: Checkpoint) -> Built:
         module = new_cartographer(config, geometry).to(session.device)
-        with session.provenance.phase("read ahead"):
-            read_ahead(session, session.train.first(settings.examples))
+        read_ahead(session, session.train.first(settings.examples))
         report = _fit(session, "cartographer", module, ScoringTask(session, session.train, module), checkpoint)
         facts: dict[str, Any] = {"steps": report.steps, "last": finite(report.last), "capacity": capacity_record(config, geometry)}
         if settings.held_out:

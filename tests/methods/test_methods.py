@@ -157,6 +157,8 @@ def test_zeros_are_zero() -> None:
     states, own = get_method("zeros").mount(batch).context, batch.compiled
     assert states.keys.shape == states.values.shape == own.keys.shape and states.keys.dtype == own.keys.dtype
     assert not bool(states.keys.any()) and not bool(states.values.any())
+    with mounted(batch.pair.target, states) as cache, mounted(batch.pair.target, own) as expected:
+        assert cache.mounted_bytes() == expected.mounted_bytes()
 
 
 @torch.no_grad()

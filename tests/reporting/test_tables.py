@@ -18,7 +18,7 @@ from acct.reporting.records import Records, as_frame
 from acct.reporting.render import COLUMNS, latex, long_csv, markdown
 from acct.reporting.summary import findings
 from acct.reporting.tables import ablation_table, budget_table, table1
-from acct.reporting.validity import judge
+from acct.reporting.validity import WITHOUT_METHOD, judge
 from acct.reporting.write import build_table1, write_appendix, write_tables
 from tests.reporting.stored import F1, records, row, rows, store
 
@@ -97,6 +97,12 @@ def test_validity_of_good_and_bad_controls() -> None:
     assert not verdict.valid and verdict.lines()[0].startswith("INVALID RUN") and "Zeros 75.0 against 90.0" in verdict.lines()[1]
     near = [{**one, "score": float(one["example"] < "boolq/00017")} if one["method"] == "noise" else one for one in found]
     assert [v.control for v in judge(Sheet(Records(as_frame(near), {"a": {}}), BOOT)).failures] == ["noise"]
+
+
+def test_a_run_without_the_method_says_that_nothing_was_judged() -> None:
+    found = [row("a", "boolq", method, i, score=1.0) for method in ("target_full", "native_kv") for i in range(9)]
+    verdict = judge(Sheet(Records(as_frame(found), {"a": {}}), BOOT))
+    assert not verdict.valid and verdict.lines() == ["INVALID RUN: its controls do not show it.", f"  {WITHOUT_METHOD}."]
 
 
 def test_a_task_that_needs_no_context_cannot_judge() -> None:
