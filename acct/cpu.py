@@ -1,7 +1,7 @@
 """What a process on the CPU is set to: threads, and where freed memory goes while frozen models read.
 
 glibc takes every tensor above 32 MB from the system and gives it back when it is freed, so that the next one is written into pages that the
-system clears first. With activations of gigabytes that is a third of a forward's time (`experiments/LOG.md`). Kept memory is for such
+system clears first. With activations of gigabytes that is a quarter of a forward's time (`experiments/LOG.md`). Kept memory is for such
 passes alone. In long training with thousands of tensors of all sizes glibc spends its time looking for a place in what it keeps.
 """
 

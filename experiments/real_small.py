@@ -161,6 +161,8 @@ def main(arguments: list[str]) -> int:
         print(f"put into {results}: {', '.join(names) or 'nothing, all of it is there'}", file=sys.stderr)
         return 0
     tables, figures = results / "tables", sorted((results / "figures").glob("*.png"))
+    if not (tables / "table2.md").is_file():  # a curve of one retention
+        figures = [file for file in figures if file.stem != "budget_curve"]
     missing = [f"{tables / name}.md is not there: acct tables." for name in SHOWN if not (tables / f"{name}.md").is_file()]
     parts = [path.read_text(encoding="utf-8") for name in SHOWN if (path := tables / f"{name}.md").is_file()]
     if not parts:

@@ -183,6 +183,12 @@ def test_a_published_run_goes_on_elsewhere(collect, finished, tmp_path, monkeypa
     cards = [script.copy_summaries(folder, tmp_path / name) or json.loads((tmp_path / name / f"{run.name}.json").read_text())["cards"]
              for folder, name in ((one, "a"), (other, "b"))]  # fmt: skip
     assert cards[0] == cards[1] and "compiler" in cards[0]
+    card = json.loads((run / "cartographer/card.json").read_text())
+    (run / "cartographer/card.json").write_text(json.dumps({**card, "copied_from": "base"}))
+    assert script.publish(one, script.FOLDER / "published") == []
+    published = script.FOLDER / "published" / run.name
+    assert not (published / "cartographer").exists() and (published / "cards/cartographer.json").is_file()
+    assert (published / "allocator").is_dir()
     shutil.rmtree(there)
     (other / "another").mkdir()
     assert "take" in script.publish(other, script.FOLDER / "published")[0].lower() and (script.FOLDER / "published" / run.name).is_dir()

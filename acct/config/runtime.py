@@ -23,7 +23,7 @@ class RuntimeConfig:
         threads: CPU threads, null for PyTorch's own choice. seed: default seed of every stage; other than 0
             it names the run folder, so that runs of several seeds lie side by side.
         keep_memory: while frozen models read ahead and while answers are scored, a process on the CPU keeps what it frees for its next
-            tensors (glibc), which spares the clearing of new pages: a third of the time where activations are large.
+            tensors (glibc), which spares the clearing of new pages: a quarter of the time where activations are large.
         kernels: of the conversion path (`acct.kernels`): "auto" takes the Triton kernels where the interface is on CUDA and Triton is
             installed, "plain" never does, "triton" stops where they cannot run.
     """
