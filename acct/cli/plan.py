@@ -35,9 +35,9 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "all": ("table2_1x", "table2_2x", "table3_random", "table3_uniform"),
 }  # fmt: skip
 """Files of conf/experiment that a table needs beside the run without a variant, the longest first."""
-ALSO: dict[tuple[str, str], tuple[str, ...]] = {("table1", "real-small"): ("acct_plus", "table2_2x")}
-"""The same for a table at one scale: a real pair is shown with what goes beyond the paper, and at half the cache."""
-OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.reuse")
+ALSO: dict[tuple[str, str], tuple[str, ...]] = {("table1", "real-small"): ("acct_plus", "acct_plus_1x", "acct_plus_2x", "modules_2x")}
+"""The same for a table at one scale: a real pair is shown with what goes beyond the paper, and at other budgets with the modules of 4x."""
+OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.reuse", "paths.modules")
 """What tables 2 and 3 set themselves."""
 
 
@@ -109,18 +109,20 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
     fewer = (f"evaluation.tasks=[{','.join(tasks)}]",) if tasks != list(config.evaluation.tasks) else ()
     jobs: dict[str, Job] = {}
 
-    def add(own: tuple[str, ...], needs: str = "") -> str:
+    def add(own: tuple[str, ...]) -> str:
         paths = compose([*overrides, *own]).paths
         name = Path(paths.run).name
         if name in jobs:
             raise ConfigError(f"two runs would share the folder {paths.run}. Leave out what sets it (paths.run, paths.variant).")
-        jobs[name] = Job(name, own, (needs,) if paths.reuse and needs else ())
+        jobs[name] = Job(name, own, tuple(dict.fromkeys(Path(path).name for path in (paths.reuse, paths.modules) if path)))
         return name
 
     seeds = [(f"runtime.seed={seed}",) for seed in config.reproduce.seeds] or [()]
-    base = {(seed, direction): add((f"direction={direction}", *seed)) for seed in seeds for direction in directions or chosen["base"]}
+    for seed in seeds:
+        for direction in directions or chosen["base"]:
+            add((f"direction={direction}", *seed))
     for experiment in experiments:
         for seed in seeds:
             for direction in directions or chosen["variants"]:
-                add((f"direction={direction}", f"experiment={experiment}", *seed, *fewer), base[seed, direction])
+                add((f"direction={direction}", f"experiment={experiment}", *seed, *fewer))
     return list(jobs.values())

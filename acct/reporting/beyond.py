@@ -19,11 +19,13 @@ from acct.reporting.figures import NOTHING as NO_FIGURE
 from acct.reporting.figures import REFERENCE, Figure, Sheet, lower_is_better
 from acct.reporting.intervals import Sampled
 from acct.reporting.names import METHODS, TASKS, direction_label, in_order, label
-from acct.reporting.tables import NOTHING, Block, Cell, Table, figure_cell, merged_tasks, task_head
+from acct.reporting.tables import NOTHING, Block, Cell, Table, figure_cell, lent_notes, merged_tasks, task_head
 
 VARIANT = "plus"
 OWN = ("acct", "bridge_only", "wrong_document", "zeros", "noise", "native_keys", "native_values")
 """Rows of a run that depend on how its Compiler was trained."""
+SELECTED = ("native_kv", "random")
+"""Rows that depend on the budget and on no Compiler."""
 NOWHERE = "no_context"
 
 
@@ -32,16 +34,17 @@ def plus_label(method: str) -> str:
     return "ACCT+" if method == "acct" else f"ACCT+, {label(method, METHODS)}"
 
 
-def beyond_table(base: Sheet | None, plus: Sheet) -> Table:
+def beyond_table(base: Sheet | None, plus: Sheet, budgets: Mapping[str, Sheet] | None = None) -> Table:
     """ACCT+ under all rows of the runs without a variant, in the directions of either.
 
     A row that does not depend on how the Compiler was trained comes from the run without a variant, and from that of ACCT+ where it is
     missing there.
 
     Args:
-        base: runs without a variant, None where there are none.
+        base: runs without a variant, None where there are none. budgets: ACCT+ at other compression ratios, by "2x" and so on.
     """
-    sheets = [sheet for sheet in (base, plus) if sheet is not None]
+    budgets = budgets or {}
+    sheets = [sheet for sheet in (base, plus, *budgets.values()) if sheet is not None]
     tasks, metric = merged_tasks(sheets)
     blocks, figures = [], list(base.all()) if base is not None else []
     for direction in dict.fromkeys(d for sheet in sheets for d in sheet.directions):
@@ -59,6 +62,11 @@ def beyond_table(base: Sheet | None, plus: Sheet) -> Table:
             rows.append((plus_label(method), tuple(figure_cell(plus, direction, task, method) for task in tasks)))
         if there is not None and "acct" in plus.methods:
             rows += _ratios(plus, direction, tasks, "ACCT+")
+        for name, sheet in budgets.items():
+            here_too = [method for method in sheet.methods if direction in sheet.directions and method in (*OWN, *SELECTED)]
+            for method in here_too:
+                own = plus_label(method) if method in OWN else label(method, METHODS)
+                rows.append((f"{own}, {name}", tuple(figure_cell(sheet, direction, task, method) for task in tasks)))
         blocks.append(Block(direction_label(direction), tuple(task_head(task, metric[task]) for task in tasks), tuple(rows)))
     known = {(figure.direction, figure.task, figure.method) for figure in figures}
     for figure in plus.all():
@@ -66,12 +74,17 @@ def beyond_table(base: Sheet | None, plus: Sheet) -> Table:
             figures.append(replace(figure, method=f"{figure.method}_plus"))
         elif (figure.direction, figure.task, figure.method) not in known:
             figures.append(figure)
+    for name, sheet in budgets.items():
+        for figure in sheet.all():
+            if figure.method in (*OWN, *SELECTED):
+                figures.append(replace(figure, method=f"{figure.method}{'_plus' if figure.method in OWN else ''}_{name}"))
     caption = (
         "ACCT as in the paper and with what goes beyond it (ACCT+, trained apart on the same rankings and counts), beside their controls. "
         f"F1 and accuracy in percent, perplexity lower is better; {100 * plus.bootstrap.confidence:g}% bootstrap intervals over examples. "
         "Bold: better than Target Full."
     )
-    return Table("beyond", caption, tuple(blocks), tuple(figures), notes=_sizes(sheets))
+    notes = (*_sizes([sheet for sheet in (base, plus) if sheet is not None]), *lent_notes({f"ACCT+ {k}": v for k, v in budgets.items()}))
+    return Table("beyond", caption, tuple(blocks), tuple(figures), notes=notes)
 
 
 def _ratios(sheet: Sheet, direction: str, tasks: list[str], name: str) -> list[tuple[str, tuple[Cell, ...]]]:

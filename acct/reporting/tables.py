@@ -191,7 +191,24 @@ def budget_table(sheets: dict[float, Sheet], retentions: Sequence[float] = ()) -
         replace(figure, method=f"{figure.method}_{1 / retention:g}x") for retention, sheet in sheets.items() for figure in sheet.all()
         if figure.method in ("acct", *COMPRESSORS) and figure.direction in directions
     )  # fmt: skip
-    return Table("table2", "ACCT at several compression ratios, each trained separately.", tuple(blocks), tuple(figures))
+    lent = lent_notes({f"{1 / share:g}x": sheet for share, sheet in sheets.items()})
+    caption = f"ACCT at several compression ratios, {'trained as noted' if lent else 'each trained separately'}."
+    return Table("table2", caption, tuple(blocks), tuple(figures), notes=lent)
+
+
+def lent_notes(sheets: Mapping[str, Sheet]) -> tuple[str, ...]:
+    """One line for each run whose modules were trained under another retention (`paths.modules`).
+
+    Args:
+        sheets: by what the line calls the run.
+    """
+    found = []
+    for name, sheet in sheets.items():
+        for direction, configuration in sheet.records.configurations.items():
+            if share := configuration.get("interface.trained_retention"):
+                place = f"{name}, {direction_label(direction)}"
+                found.append(f"{place}: modules trained at {1 / float(share):g}x, nothing trained for this budget.")
+    return tuple(found)
 
 
 def ablation_table(sheet: Sheet, retrained: Mapping[str, Sheet | None]) -> Table:

@@ -159,7 +159,8 @@ def other_tables(
         missing = [f"{1 / share:g}x" for share in RETENTIONS if share not in budgets]
         notes = (f"Not run: {', '.join(missing)}.",) if missing else ()
         line = "; ".join(provenance_line(one.records) for one in sheets.values())
-        tables.append(replace(budget_table(sheets, RETENTIONS), notes=notes, provenance=line))
+        table = budget_table(sheets, RETENTIONS)
+        tables.append(replace(table, notes=(*table.notes, *notes), provenance=line))
     tables += _beyond(found, retention, sheet)
     variants = sorted({name for name, share in found if name not in ("", VARIANT) and share == retention})
     if variants and ("", retention) in found:
@@ -179,11 +180,13 @@ def _beyond(found: Sequence[tuple[str, float]], retention: float | None, sheet: 
     """ACCT+ beside ACCT, and NLL gap closed, where there are records for them."""
     base = sheet("", retention) if ("", retention) in found else None
     plus = sheet(VARIANT, retention) if (VARIANT, retention) in found else None
-    tables = [] if plus is None else [beyond_table(base, plus)]
+    budgets = {f"{1 / share:g}x": sheet(name, share) for name, share in found if name == VARIANT and share != retention}
+    tables = [] if plus is None else [beyond_table(base, plus, budgets)]
     named = {"": base, "ACCT+": plus}
     for name, share in found:
-        if name in ("", VARIANT) and share != retention:
-            named[f"{'ACCT+ ' if name else ''}{1 / share:g}x"] = sheet(name, share)
+        if not name and share != retention:
+            named[f"{1 / share:g}x"] = sheet(name, share)
+    named |= {f"ACCT+ {name}": one for name, one in budgets.items()}
     sheets = {name: one for name, one in named.items() if one is not None}
     gap = nll_gap_table(sheets)
     line = "; ".join(provenance_line(one.records) for one in sheets.values())

@@ -227,10 +227,14 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None, co
 
     Args:
         run: another folder than config.paths.run. compiles: False does without the Compiler, which need not be trained then.
+    Returns:
+        The interface. With `paths.modules` the retention may be another than that of training, which `identity` then holds as
+        "trained_retention"; without, or where both agree, it holds the stages' digests alone.
     Raises:
         ArtifactError: a stage is missing or damaged, or belongs to other models, another budget or another upstream stage.
     """
-    run = Path(config.paths.run if run is None else run)
+    lent = run is None and bool(config.paths.modules)
+    run = Path(run if run is not None else config.paths.modules or config.paths.run)
     artifacts = {"compiler": load_artifact(run, "compiler")} if compiles else {}
     if uses_cartographer(config):
         artifacts["cartographer"] = load_artifact(run, "cartographer")
@@ -242,12 +246,15 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None, co
         "budget.retention": config.budget.retention,
         "budget.tail_tokens": config.budget.tail_tokens,
     }
+    trained = {artifact.card["built_from"].get("budget.retention") for artifact in artifacts.values()}
+    if lent:
+        del expected["budget.retention"]
     for kind, artifact in artifacts.items():
         for name, value in expected.items():
             if artifact.card["built_from"].get(name) != value:
                 raise ArtifactError(
                     f"{run / kind} was built with {name} = {artifact.card['built_from'].get(name)!r}, now it is {value!r}. "
-                    "Take the run's own configuration, or train again."
+                    "Take the run's own configuration, or train again; or lend modules of another retention: paths.modules=<run folder>."
                 )
     for kind in ("cartographer", "allocator") if compiles else ():
         built_on = artifacts["compiler"].card["built_from"].get(f"artifact.{kind}")
@@ -264,4 +271,6 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None, co
     if found.compiler.subspace is not None:
         found.compiler.subspace.bind(pair.target.parts.embedding.weight)
     identity = {kind: artifact.digest for kind, artifact in artifacts.items()}
+    if other := sorted(trained - {config.budget.retention}):
+        identity["trained_retention"] = ", ".join(f"{value:g}" for value in other)
     return Interface(found.compiler, found.rule, found.cartographer, found.allocator, found.ranking, found.seed, identity)

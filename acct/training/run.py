@@ -66,10 +66,13 @@ def train(config: Config) -> dict[str, Artifact]:
     """Run the stages that `config.stage` names; an earlier stage must have finished.
 
     Returns:
-        The artifacts of this run's stages, by kind.
+        The artifacts of this run's stages, by kind; none where another run lends its modules.
     Raises:
         ArtifactError: a stage before the first is missing, or something was built from other inputs (the field is named).
     """
+    if config.paths.modules:
+        logger.info("nothing to train: the modules are those of %s (paths.modules)", config.paths.modules)
+        return {}
     with open_session(config) as session:
         session.provenance.note({"capacity": capacity_record(config, session.pair.geometry)})
         if session.parallel.main and not (session.run / "config.yaml").is_file():

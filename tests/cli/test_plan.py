@@ -86,11 +86,15 @@ def test_names_are_known_without_composing(table):
     assert run_names(table, "real-small") == [job.name for job in plan(table, ["scale=real-small"])]
 
 
-def test_a_real_pair_has_acct_plus_and_half_the_cache_in_table1():
-    forward, back = SIX["real-small"]
-    assert shape("table1", "scale=real-small") == {
-        forward: (), back: (), f"{forward}-plus": (forward,), f"{back}-plus": (back,), f"{forward}-r0.5": (), f"{back}-r0.5": (),
-    }  # fmt: skip
+def test_a_real_pair_has_acct_plus_and_other_budgets_of_the_same_modules_in_table1():
+    expected: dict[str, tuple[str, ...]] = {}
+    for one in SIX["real-small"]:
+        plus = f"{one}-plus"
+        expected |= {one: (), plus: (one,), f"{one}-r1-plus": (one, plus), f"{one}-r0.5-plus": (one, plus), f"{one}-r0.5": (one,)}
+    assert shape("table1", "scale=real-small") == expected
+    jobs = plan("table1", ["scale=real-small", "reproduce.seeds=[0,3]"])
+    lent = [compose(list(job.overrides)).paths for job in jobs if "r0.5" in job.name]
+    assert len(lent) == 8 and all(("-s3" in paths.run) == ("-s3" in paths.modules) == ("-s3" in paths.reuse) for paths in lent)
     with pytest.raises(ConfigError, match="table1 sets budget"):
         plan("table1", ["scale=real-small", "budget.retention=0.5"])
     assert len(plan("table1", ["budget.retention=0.5"])) == len(SIX["micro"])
