@@ -21,6 +21,7 @@ from acct.training.artifacts import load_artifact
 from acct.training.modules import load_interface
 from acct.training.run import train
 from acct.training.session import load_configured_pair
+from acct.transfer import ContextTransfer
 from tests.training.conftest import tiny
 
 
@@ -84,3 +85,13 @@ def test_records_and_tables_say_which_budget_the_modules_were_trained_for(finish
     assert names[-2:] == ["ACCT+, 2x", "Native KV, 2x"] and "ACCT+" in names
     assert tables["beyond"].notes[-1].startswith("ACCT+ 2x, tiny qwen3: modules trained at 4x")
     assert {"acct_plus", "acct_plus_2x", "native_kv_2x"} <= {figure.method for figure in tables["beyond"].figures}
+
+
+def test_the_library_answers_at_another_budget(finished):
+    folder = finished.paths.run
+    half = ContextTransfer.from_pretrained(folder, **{"budget.retention": 0.5, "paths.modules": folder})
+    context, query = list(range(5, 69)), list(range(5, 12))
+    kept = {share: one.transfer(one.read(context), query) for share, one in ((0.5, half), (0.25, ContextTransfer.from_pretrained(folder)))}
+    assert {share: int(kv.selection.counts.sum()) for share, kv in kept.items()} == {
+        share: round(share * len(context)) * half.pair.geometry.units for share in (0.5, 0.25)
+    }
