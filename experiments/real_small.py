@@ -34,6 +34,8 @@ TABLES = ("beyond", "nll_gap", "table2", "table1", "significance")
 SHOWN = ("beyond", "nll_gap", "table2")
 LARGEST = 8_000_000
 """Bytes of all published runs together: more belongs elsewhere than in a repository."""
+WEIGHTS = 1_800_000
+"""Bytes of all published weights together: with the embedded models the repository holds less than 20 MB of weights."""
 PUBLISHED = (
     "config.yaml", "provenance.json", "cards/*.json", "cartographer/*.*", "allocator/*.*",
     "evaluation/records.parquet", "evaluation/configuration.json", "evaluation/provenance.json",
@@ -116,7 +118,9 @@ def publish(results: Path, folder: Path) -> list[str]:
     gone = [old.name for old in sorted(folder.glob("*")) if old.name not in {run.name for run in runs}]
     if gone:
         return [f"{', '.join(gone)}: published, and not in {results}. Take it in first (--restore), or remove it from {folder}."]
-    files = {run.name: [path for pattern in PUBLISHED for path in sorted(run.glob(pattern)) if not copied(path.parent)] for run in runs}
+    whole = _whole_stages(runs)
+    found = {run.name: [path for pattern in PUBLISHED for path in sorted(run.glob(pattern))] for run in runs}
+    files = {name: [path for path in own if path.parent.name not in SMALL_STAGES or path.parent in whole] for name, own in found.items()}
     size = sum(path.stat().st_size for own in files.values() for path in own)
     if size > LARGEST:
         return [f"what would be published is {size:,} bytes, more than {LARGEST:,}: not copied."]
@@ -131,11 +135,21 @@ def publish(results: Path, folder: Path) -> list[str]:
             else:
                 shutil.copyfile(path, copy)
         for stage in (*SMALL_STAGES, *LARGE_STAGES):  # a card where its stage's weights are missing would be a damaged stage
-            if (run / stage / "card.json").is_file() and (stage in LARGE_STAGES or copied(run / stage)):
+            if (run / stage / "card.json").is_file() and run / stage not in whole:
                 copy = folder / run.name / "cards" / f"{stage}.json"
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(run / stage / "card.json", copy)
     return []
+
+
+def _whole_stages(runs: list[Path]) -> set[Path]:
+    """Stage folders that are published with their weights, in the order of the runs as far as `WEIGHTS` reaches; of others the card is."""
+    left, found = WEIGHTS, set()
+    for stage in (run / name for run in runs for name in SMALL_STAGES if (run / name / "card.json").is_file() and not copied(run / name)):
+        size = sum(path.stat().st_size for path in stage.glob("*.safetensors"))
+        if size <= left:
+            left, found = left - size, found | {stage}
+    return found
 
 
 def copied(stage: Path) -> bool:

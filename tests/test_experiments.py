@@ -189,6 +189,9 @@ def test_a_published_run_goes_on_elsewhere(collect, finished, tmp_path, monkeypa
     published = script.FOLDER / "published" / run.name
     assert not (published / "cartographer").exists() and (published / "cards/cartographer.json").is_file()
     assert (published / "allocator").is_dir()
+    monkeypatch.setattr(script, "WEIGHTS", 1)
+    assert script.publish(one, script.FOLDER / "published") == []
+    assert not (published / "allocator").exists() and (published / "cards/allocator.json").is_file(), "no weights, but what they were"
     shutil.rmtree(there)
     (other / "another").mkdir()
     assert "take" in script.publish(other, script.FOLDER / "published")[0].lower() and (script.FOLDER / "published" / run.name).is_dir()
