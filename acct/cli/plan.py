@@ -37,6 +37,8 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
 """Files of conf/experiment that a table needs beside the run without a variant, the longest first."""
 ALSO: dict[tuple[str, str], tuple[str, ...]] = {("table1", "real-small"): ("acct_plus", "acct_plus_1x", "acct_plus_2x", "modules_2x")}
 """The same for a table at one scale: a real pair is shown with what goes beyond the paper, and at other budgets with the modules of 4x."""
+INSTEAD = {"modules_2x": "table2_2x"}
+"""What stands in a run folder where nothing is trained for it."""
 OURS = ("experiment", "budget.retention", "paths.run", "paths.variant", "paths.reuse", "paths.modules")
 """What tables 2 and 3 set themselves."""
 
@@ -51,7 +53,7 @@ def directions_of(scale: str) -> list[str]:
 
 def experiments_of(table: str, scale: str) -> tuple[str, ...]:
     """Files of conf/experiment whose runs a table has at a scale, beside those without a variant."""
-    also = ALSO.get(("table1" if table == "all" else table, scale), ())
+    also = [one for one in ALSO.get(("table1" if table == "all" else table, scale), ()) if INSTEAD.get(one) not in EXPERIMENTS[table]]
     return (*also, *(name for name in EXPERIMENTS[table] if name not in also))
 
 
@@ -109,7 +111,9 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
     fewer = (f"evaluation.tasks=[{','.join(tasks)}]",) if tasks != list(config.evaluation.tasks) else ()
     jobs: dict[str, Job] = {}
 
-    def add(own: tuple[str, ...]) -> str:
+    def add(direction: str, *further: str) -> str:
+        special = (one for one in config.reproduce.by_direction.get(direction, ()) if one.partition("=")[0] not in given)
+        own = (f"direction={direction}", *further, *special)
         paths = compose([*overrides, *own]).paths
         name = Path(paths.run).name
         if name in jobs:
@@ -120,9 +124,9 @@ def plan(table: str, overrides: Sequence[str], directions: Sequence[str] = ()) -
     seeds = [(f"runtime.seed={seed}",) for seed in config.reproduce.seeds] or [()]
     for seed in seeds:
         for direction in directions or chosen["base"]:
-            add((f"direction={direction}", *seed))
+            add(direction, *seed)
     for experiment in experiments:
         for seed in seeds:
             for direction in directions or chosen["variants"]:
-                add((f"direction={direction}", f"experiment={experiment}", *seed, *fewer))
+                add(direction, f"experiment={experiment}", *seed, *fewer)
     return list(jobs.values())

@@ -95,6 +95,14 @@ def test_a_real_pair_has_acct_plus_and_other_budgets_of_the_same_modules_in_tabl
     jobs = plan("table1", ["scale=real-small", "reproduce.seeds=[0,3]"])
     lent = [compose(list(job.overrides)).paths for job in jobs if "r0.5" in job.name]
     assert len(lent) == 8 and all(("-s3" in paths.run) == ("-s3" in paths.modules) == ("-s3" in paths.reuse) for paths in lent)
+    back = [compose(["scale=real-small", *job.overrides]) for job in jobs if job.name.startswith(SIX["real-small"][1])]
+    assert {(one.training.compiler.examples, tuple(one.evaluation.tasks), one.evaluation.examples) for one in back} == {
+        (500, ("factbook_qa", "squad"), 40)
+    }
+    given = plan("table1", ["scale=real-small", "evaluation.examples=7"])
+    assert not any("evaluation.examples" in override for job in given for override in job.overrides)
+    with pytest.raises(ConfigError, match=r"by_direction.x must list overrides \(name=value\), got 'examples'"):
+        plan("table1", ["+reproduce.by_direction={x: [examples]}"])
     with pytest.raises(ConfigError, match="table1 sets budget"):
         plan("table1", ["scale=real-small", "budget.retention=0.5"])
     assert len(plan("table1", ["budget.retention=0.5"])) == len(SIX["micro"])
