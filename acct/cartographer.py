@@ -7,6 +7,9 @@
     x_i = W_x X_i + b_x;   z_{p,a} = W_g (gamma_p * Z_a + beta_p) + b_g;   m_{p,i,a} = <z_{p,a}, x_i> / sqrt(d_M)
     s_{p,i} = w_o^T GELU(x_i + W_m m_{p,i} + W_phi phi_i)
 
+Beyond the paper, with `utility_units` > 0, the score gains sum_u W_u[p, u] f_{u,i}: what the source itself would miss, by source unit
+(`acct.source_utility`), W_u starting at the mean over them.
+
 x_i + W_phi phi_i is shared by all units and [unit, context, d_M] is only ever expanded block by block, so memory is
 O(P N + N d_M) and there is no N x N matrix. Where the paper is silent: the MLP has one hidden GELU layer of width 2 d_M, W_e, W_m,
 W_phi and the three projections carry no bias, dropout follows f and the last GELU. Parameters and arithmetic are float32.
@@ -25,6 +28,7 @@ from torch import Tensor, nn
 from acct.errors import ConfigError, InputError, ModelError
 from acct.geometry import PairGeometry
 from acct.kernels import choose
+from acct.source_utility import utility_features
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class CartographerShape:
     Attributes:
         width: w_M. attention_width: d_M. code_width: c_M, of the layer and head embeddings. query_slots: rows of A.
         dropout: in [0, 1), training only. position_frequencies: K of phi's sin and cos of 2^k pi i/N, k < K.
+        utility_units: source units whose utilities are read; 0 as in the paper, or L_S H_S.
     """
 
     width: int
@@ -42,6 +47,7 @@ class CartographerShape:
     query_slots: int = 4
     dropout: float = 0.0
     position_frequencies: int = 4
+    utility_units: int = 0
 
     def __post_init__(self) -> None:
         for name in ("width", "attention_width", "code_width", "query_slots"):
@@ -67,7 +73,7 @@ class CartographerShape:
         codes = (target.layers + target.kv_heads) * c + 2 * c * d
         film = (2 * d + 1) * 2 * d + (2 * d + 1) * 2 * d
         score = (w + 1) * d + (d + 1) * d + a * d + self.position_features * d + d
-        return shared_map + attention + codes + film + score
+        return shared_map + attention + codes + film + score + geometry.units * self.utility_units
 
 
 def position_features(lengths: Tensor, context: int, frequencies: int = 4) -> Tensor:
@@ -117,6 +123,8 @@ class Cartographer(nn.Module):
         self.readout = nn.Linear(d, 1, bias=False)  # w_o
         self.dropout = nn.Dropout(shape.dropout)
         self._start()
+        if shape.utility_units:
+            self.utility = nn.Parameter(torch.full((geometry.units, shape.utility_units), 1 / shape.utility_units))  # W_u
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -162,6 +170,7 @@ class Cartographer(nn.Module):
         query_lengths: Tensor,
         units: Tensor | None = None,
         block: int | None = None,
+        utilities: Tensor | None = None,
     ) -> Tensor:
         """Scores of every context position, tail included, for every unit asked for.
 
@@ -171,30 +180,45 @@ class Cartographer(nn.Module):
             units: int64 [unit], the same for the batch, or [batch, unit]; None for all P.
             block: units scored at once; None keeps one block's hidden numbers near 2^18 on the CPU (a megabyte, in cache) and 2^26
                 on an accelerator, positions split too where one unit alone is more.
+            utilities: of the source [batch, source unit, context]; asked for with `utility_units` > 0, not read otherwise.
         Returns:
             float32 [batch, unit, context]. Finite at padding and without meaning there: `rank_prefix` drops it.
             A row does not depend on the rest of its batch nor on padding.
         Raises:
-            InputError: an example without context or query tokens.
+            InputError: an example without context or query tokens, or utilities that are missing or of another shape.
         """
         for name, lengths in (("context", context_lengths), ("query", query_lengths)):
             if bool((lengths < 1).any()):
                 raise InputError(f"example {int((lengths < 1).nonzero()[0])} has no {name} tokens; the Cartographer needs at least one.")
         context, query = self.features(context_hidden), self.features(query_hidden)
         asked = self.read(self.to_query(self.query_slots), query, query_lengths)  # S
-        found = self.read(asked, context, context_lengths)  # Z
+        read = self.read(asked, context, context_lengths)  # Z
         if units is None:
             units = torch.arange(self.geometry.units, device=context.device)
         units = units[None] if units.dim() == 1 else units
-        slots = self.modulated_slots(found, units) / math.sqrt(self.shape.attention_width)
+        slots = self.modulated_slots(read, units) / math.sqrt(self.shape.attention_width)
         token = self.token(context)  # x
         phi = position_features(context_lengths, context.shape[1], self.shape.position_frequencies).to(token.dtype)
         base = token + self.position(phi)
         if not (self.training and self.shape.dropout) and choose(self.kernels, token):
             from acct.kernels.scoring import scores
 
-            return scores(partial(self._score, block=block), token, base, slots, self.match.weight, self.readout.weight)
-        return self._score(token, base, slots, block)
+            found = scores(partial(self._score, block=block), token, base, slots, self.match.weight, self.readout.weight)
+        else:
+            found = self._score(token, base, slots, block)
+        return found + self._missed(utilities, context_lengths, units, found.shape) if self.shape.utility_units else found
+
+    def _missed(self, utilities: Tensor | None, lengths: Tensor, units: Tensor, shape: torch.Size) -> Tensor:
+        """sum_u W_u[p, u] f_{u,i} for the given units [batch or 1, unit]: [batch, unit, context]."""
+        expected = (shape[0], self.shape.utility_units, shape[2])
+        if utilities is None or tuple(utilities.shape) != expected:
+            given = "none" if utilities is None else list(utilities.shape)
+            raise InputError(
+                f"the Cartographer reads the source's utilities {list(expected)}, got {given}. "
+                "Read the source states with utility_rows, as many as cartographer.utility_rows says."
+            )
+        features = utility_features(utilities.to(self.utility.device), lengths)
+        return self.utility[units].expand(shape[0], -1, -1) @ features
 
     def _score(self, token: Tensor, base: Tensor, slots: Tensor, block: int | None) -> Tensor:
         """w_o^T GELU(base_i + W_m <z_{p,a}, x_i>), block by block: [batch, unit, context]."""

@@ -42,6 +42,7 @@ class Interface:
         allocator: the learned counts; None for equal capacity in every unit (Table 3's Uniform, and retention 1).
         ranking: "random" is Table 3's retrained Random. seed: of random orders.
         identity: names and hashes of what this was built from; joined to every transferred state.
+        utility_rows: query positions at which the source's own utilities are measured (`read_source`); the Cartographer's to ask for.
         linear_maps: fitted maps of whole contexts by name, for the rows `ridge_<m>`; no part of the method.
     """
 
@@ -53,6 +54,7 @@ class Interface:
     seed: int = 0
     identity: Mapping[str, str] = field(default_factory=dict)
     linear_maps: Mapping[str, RidgeMap] = field(default_factory=dict)
+    utility_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.ranking not in ("learned", "random"):
@@ -74,7 +76,9 @@ def rank(interface: Interface, geometry: PairGeometry, states: SourceStates) -> 
         return torch.arange(states.context_ids.shape[1], device=lengths.device).expand(states.batch, geometry.units, -1)
     if states.query_hidden is None or states.query_lengths is None:
         raise ConfigError("the ranking depends on the query: read the source states with one, or add one with `read_query`.")
-    scores = interface.cartographer(states.context_hidden, lengths, states.query_hidden, states.query_lengths)
+    scores = interface.cartographer(
+        states.context_hidden, lengths, states.query_hidden, states.query_lengths, utilities=states.query_utilities
+    )  # fmt: skip
     return rank_prefix(scores, prefix)
 
 

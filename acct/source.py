@@ -27,19 +27,22 @@ from acct.errors import ArtifactError, InputError
 from acct.geometry import tap_indices
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
 from acct.models.batching import check_batch, check_lengths, mask_of, require_finite, take_query, zero_padding_
+from acct.source_utility import after_context, asked_rows
+from acct.supervision.utility import rows_utility
 from acct.types import SourceStates, TokenBatch
 
 FORMAT = "acct.source_states/1"
 _REQUIRED = ("context_ids", "context_lengths", "context_hidden", "taps", "keys_pre", "values")
-_OPTIONAL = ("query_hidden", "query_lengths")
+_OPTIONAL = ("query_hidden", "query_lengths", "query_utilities")
 
 
 @torch.no_grad()
-def read_source(adapter: ModelAdapter, batch: TokenBatch) -> SourceStates:
+def read_source(adapter: ModelAdapter, batch: TokenBatch, utility_rows: int = 0) -> SourceStates:
     """Read [context; query] in one forward pass.
 
     Args:
         batch: N >= 1 and Q >= 1 in every row; rows may differ in both.
+        utility_rows: last query positions at which the source's own utilities are measured; 0 measures none.
     Returns:
         Context states and H_q on the source's device.
     Raises:
@@ -48,11 +51,20 @@ def read_source(adapter: ModelAdapter, batch: TokenBatch) -> SourceStates:
     check_batch(batch)
     batch = batch.to(adapter.device)
     ids, lengths = batch.joined()
-    states = adapter.forward(ids, lengths, _capture(adapter))
+    places, valid = asked_rows(batch.context_lengths, batch.query_lengths, utility_rows)
+    capture = replace(_capture(adapter), queries=utility_rows > 0)
+    states = adapter.forward(ids, lengths, capture, query_positions=places if utility_rows else None)
+    utilities = None
+    if states.queries_pre is not None:  # before the query's states are cut off
+        assert states.keys_pre is not None and states.values is not None
+        utilities = rows_utility(
+            adapter, states.keys_pre, states.values, states.queries_pre, places, valid, lengths, batch.context_lengths,
+            batch.context_ids.shape[1],
+        )  # fmt: skip
     found = _context_states(adapter, states, batch.context_ids, batch.context_lengths)
     query = take_query(states.hidden[-1], batch)
-    require_finite("source", query_hidden=query)
-    return replace(found, query_hidden=query, query_lengths=batch.query_lengths)
+    require_finite("source", query_hidden=query, query_utilities=utilities)
+    return replace(found, query_hidden=query, query_lengths=batch.query_lengths, query_utilities=utilities)
 
 
 @torch.no_grad()
@@ -73,12 +85,14 @@ def read_context(adapter: ModelAdapter, context_ids: Tensor, context_lengths: Te
 
 
 @torch.no_grad()
-def read_query(adapter: ModelAdapter, states: SourceStates, query_ids: Tensor, query_lengths: Tensor | None = None) -> SourceStates:
+def read_query(
+    adapter: ModelAdapter, states: SourceStates, query_ids: Tensor, query_lengths: Tensor | None = None, utility_rows: int = 0
+) -> SourceStates:
     """The same context under another query: runs the query's tokens over the stored keys and values.
 
     Args:
         states: of this model; a query that they already hold is replaced. query_ids: int64 [batch, query]. query_lengths: int64
-            [batch]; None: no padding.
+            [batch]; None: no padding. utility_rows: see `read_source`.
     Returns:
         `states` with H_q as `read_source` would give it, to rounding.
     Raises:
@@ -104,11 +118,22 @@ def read_query(adapter: ModelAdapter, states: SourceStates, query_ids: Tensor, q
         states.context_lengths,
         query_ids,
         query_lengths,
-        Capture(hidden=(adapter.geometry.layers,)),
+        Capture(hidden=(adapter.geometry.layers,), keys=utility_rows > 0, queries=utility_rows > 0),
     )
     query = zero_padding_(after.hidden[0], query_lengths)
-    require_finite("source", query_hidden=query)
-    return replace(states, query_hidden=query, query_lengths=query_lengths)
+    utilities = None
+    if after.queries_pre is not None:
+        assert after.keys_pre is not None and after.values is not None
+        context = states.context_lengths
+        places, valid = asked_rows(context, query_lengths, utility_rows)
+        own = (places - context[:, None]).clamp(min=0)[:, None, None, :, None]  # place of each row in the query
+        queries = after.queries_pre.take_along_dim(own, dim=3)
+        keys, values = (after_context(*pair, context) for pair in ((states.keys_pre, after.keys_pre), (states.values, after.values)))
+        utilities = rows_utility(
+            adapter, keys, values, queries, places, valid, context + query_lengths, context, states.context_ids.shape[1]
+        )  # fmt: skip
+    require_finite("source", query_hidden=query, query_utilities=utilities)
+    return replace(states, query_hidden=query, query_lengths=query_lengths, query_utilities=utilities)
 
 
 def save_states(states: SourceStates, path: str | Path) -> None:

@@ -7,6 +7,7 @@ cache, and where some are there only the others are read.
 
     source context    H_c, taps, K_S, V_S                        of the context's ids; `read_source` and `read_context` share it
     source query      H_q                                        of [c; q]
+    source utility    what the source would miss                 of [c; q] and how many rows were looked at
     target history    keys before RoPE and values                of [c; q]; `read_native` and `attention_rows` share it
     target queries    q* before RoPE at the query positions; `read_native` and `attention_rows` share it, whatever `query_rows` is
     target further    the greedy continuation: its tokens, keys, values and queries
@@ -46,24 +47,34 @@ class StateCache:
 
     store: StateStore | None = None
 
-    def source(self, adapter: ModelAdapter, batch: TokenBatch) -> SourceStates:
+    def source(self, adapter: ModelAdapter, batch: TokenBatch, utility_rows: int = 0) -> SourceStates:
         """`read_source`."""
         if self.store is None:
-            return read_source(adapter, batch)
+            return read_source(adapter, batch, utility_rows)
         check_batch(batch)
         rows = _rows(batch)
 
         def compute(missing: list[int]) -> list[dict[str, Entry]]:
             part = take(batch, missing)
-            states = read_source(adapter, part)
+            states = read_source(adapter, part, utility_rows)
             assert states.query_hidden is not None
-            queries = [{"query_hidden": _cut(states.query_hidden, row, len(rows[i][1]))} for row, i in enumerate(missing)]
-            return [{"source context": one, "source query": two} for one, two in zip(_contexts(states), queries)]
+            entries: list[dict[str, Entry]] = [{"source context": one} for one in _contexts(states)]
+            for row, i in enumerate(missing):
+                entries[row]["source query"] = {"query_hidden": _cut(states.query_hidden, row, len(rows[i][1]))}
+                if states.query_utilities is not None:
+                    entries[row]["source utility"] = {"utilities": states.query_utilities[row, :, : len(rows[i][0])]}
+            return entries
 
-        found = self._entries(adapter, self._source_plan(adapter, rows), compute)
+        found = self._entries(adapter, self._source_plan(adapter, rows, utility_rows), compute)
         states = _source_states(adapter, [entry["source context"] for entry in found], batch.context_ids, batch.context_lengths)
         query = _joined([entry["source query"]["query_hidden"] for entry in found], batch.query_ids.shape[1], adapter)
-        return replace(states, query_hidden=query, query_lengths=batch.query_lengths.to(adapter.device))
+        utilities = None
+        if utility_rows:
+            width = batch.context_ids.shape[1]
+            cut = [entry["source utility"]["utilities"].float() for entry in found]
+            utilities = torch.stack([F.pad(one, (0, width - one.shape[-1])) for one in cut]).to(adapter.device)
+        lengths = batch.query_lengths.to(adapter.device)
+        return replace(states, query_hidden=query, query_lengths=lengths, query_utilities=utilities)
 
     def context(self, adapter: ModelAdapter, context_ids: Tensor, context_lengths: Tensor) -> SourceStates:
         """`read_context`."""
@@ -138,19 +149,22 @@ class StateCache:
         return _attention_rows(adapter, batch, found, query_rows)
 
     def absent(
-        self, source: ModelAdapter, target: ModelAdapter, batch: TokenBatch, continuation_rows: int, stop_ids: Sequence[int]
-    ) -> list[int]:
+        self, source: ModelAdapter, target: ModelAdapter, batch: TokenBatch, continuation_rows: int, stop_ids: Sequence[int],
+        utility_rows: int = 0,
+    ) -> list[int]:  # fmt: skip
         """Examples of a batch for which `source` or `rows` would run a model; files are looked for, not read."""
         if self.store is None:
             return list(range(batch.batch))
         rows, store = _rows(batch), self.store
-        plans = ((source, self._source_plan(source, rows)), (target, _rows_plan(rows, continuation_rows, stop_ids)))
+        plans = ((source, self._source_plan(source, rows, utility_rows)), (target, _rows_plan(rows, continuation_rows, stop_ids)))
         keys = [[self._key(adapter, kind, what) for adapter, plan in plans for kind, what in plan[row].items()] for row in range(len(rows))]
         return [row for row, wanted in enumerate(keys) if not all(map(store.holds, wanted))]
 
-    def _source_plan(self, adapter: ModelAdapter, rows: Sequence[tuple[list[int], list[int]]]) -> list[dict[str, Any]]:
+    def _source_plan(self, adapter: ModelAdapter, rows: Sequence[tuple[list[int], list[int]]], utility_rows: int) -> list[dict[str, Any]]:
         """What the entries of `source` depend on."""
-        return [{"source context": self._context_key(adapter, c, len(c) + len(q)), "source query": [c, q]} for c, q in rows]
+        plan = [{"source context": self._context_key(adapter, c, len(c) + len(q)), "source query": [c, q]} for c, q in rows]
+        further = [{"source utility": [c, q, utility_rows]} if utility_rows else {} for c, q in rows]
+        return [one | two for one, two in zip(plan, further)]
 
     def _entries(
         self, adapter: ModelAdapter, plan: list[dict[str, Any]], compute: Callable[[list[int]], list[dict[str, Entry]]]

@@ -89,7 +89,7 @@ class ContextTransfer:
 
     def _transfer(self, states: SourceStates, query_ids: list[int]) -> SparseKV:
         ids, lengths = pad_ids([query_ids])
-        asked = read_query(self.pair.source, states, ids, lengths)
+        asked = read_query(self.pair.source, states, ids, lengths, self.interface.utility_rows)
         return transfer(self.pair, self.interface, asked.to(self.pair.interface_device))
 
     @torch.no_grad()

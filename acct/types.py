@@ -64,6 +64,7 @@ class SourceStates:
         taps: [batch, tap, context, hidden].
         keys_pre: [batch, layer, head, context, dim], after native normalisation and before RoPE. values: the same shape.
         query_hidden: H_q [batch, query, hidden] or None. query_lengths: int64 [batch] or None.
+        query_utilities: float32 [batch, source unit, context], what the source would miss of the context (`acct.source_utility`), or None.
         identity: what these states were computed from (model fingerprint, token hash, dtype); travels with a saved file.
     """
 
@@ -75,6 +76,7 @@ class SourceStates:
     values: Tensor
     query_hidden: Tensor | None = None
     query_lengths: Tensor | None = None
+    query_utilities: Tensor | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
 
     @property

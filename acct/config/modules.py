@@ -19,6 +19,8 @@ class CartographerConfig:
     Attributes:
         ranking: "learned", or "random" for the ablation row Random (no scores, a seeded order for each unit).
         model_width, attention_width, embedding_width: w_M, d_M, c_M; null follows the preset.
+        utility_rows: beyond the paper; at how many of the last query positions the source's own deletion utilities are measured, which the
+            score then adds up by source unit (`acct.source_utility`). 0 measures none.
         block: units scored at once, null for all; bounds the memory of the scores' inner product.
         limit: C_M, most parameters allowed.
     """
@@ -30,10 +32,12 @@ class CartographerConfig:
     query_slots: int = 4
     dropout: float = silent(0.0, "the text says only that dropout is used in training; none is needed at these sizes", "2")
     position_frequencies: int = silent(4, "phi_i: i/N, (N-1-i)/N and sin, cos of 2^k pi i/N for k below this", "2")
+    utility_rows: int = 0
     block: int | None = None
     limit: int = 8_000_000
 
     def __post_init__(self) -> None:
+        check_range("cartographer.utility_rows", self.utility_rows, 0, float("inf"))
         check_choice("cartographer.ranking", self.ranking, ("learned", "random"))
         check_range("cartographer.dropout", self.dropout, 0, 0.99)
 

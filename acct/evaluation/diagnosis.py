@@ -127,7 +127,7 @@ def ranking_by_layer(session: Session, cartographer: Cartographer, examples: Exa
     found = torch.zeros(2, len(examples), target.layers, dtype=torch.float64)
     for indices in _batches(session, examples, "score and utility"):
         batch = examples.batch(indices)
-        states = session.states.source(session.pair.source, batch).to(session.device)
+        states = session.read_source(batch).to(session.device)
         supervised = task.supervise(batch, generator)
         utilities = supervised.utilities.to(session.device)
         scores = task.scores(states, supervised.units.to(session.device))

@@ -50,7 +50,7 @@ from acct.models.adapter import ModelAdapter
 from acct.models.pair import DTYPES, checked_device
 from acct.models.published import configuration
 from acct.source import read_source
-from acct.training.modules import bridge_geometry, bridge_reads, cartographer_shape, residual_shape
+from acct.training.modules import bridge_geometry, bridge_reads, cartographer_shape, residual_shape, utility_rows
 from acct.types import SourceStates
 
 logger = logging.getLogger(__name__)
@@ -349,13 +349,15 @@ class Suite:
 
     def _random(self, tokens: int) -> Callable[[], SourceStates]:
         """Random states of one length; each call draws the hidden states anew in the same memory."""
-        states = random_states(self.geometry.source, tokens, self.options.query_tokens, self.dtype, self.device, self.generator)
+        query, rows = self.options.query_tokens, utility_rows(self.config)
+        states = random_states(self.geometry.source, tokens, query, self.dtype, self.device, self.generator, rows > 0)
         return lambda: refresh(states, self.generator)
 
     def _reading(self, source: ModelAdapter, tokens: int) -> Callable[[], SourceStates]:
         """States of a fresh prompt for each call, read by the source."""
         vocabulary, query = self.geometry.source.vocabulary, self.options.query_tokens
-        return lambda: read_source(source, prompt(vocabulary, tokens, query, self.generator)).to(self.device)
+        rows = utility_rows(self.config)
+        return lambda: read_source(source, prompt(vocabulary, tokens, query, self.generator), rows).to(self.device)
 
     @staticmethod
     def _collect() -> None:

@@ -164,9 +164,10 @@ def random_ridge(
 
 
 def random_states(
-    geometry: ModelGeometry, tokens: int, query: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator
-) -> SourceStates:
-    """Source states of one context in the right shapes, normal numbers."""
+    geometry: ModelGeometry, tokens: int, query: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator,
+    utilities: bool = False,
+) -> SourceStates:  # fmt: skip
+    """Source states of one context in the right shapes, normal numbers; utilities are their sizes."""
 
     def drawn(*shape: int) -> Tensor:
         return fill_normal(torch.empty(shape, dtype=dtype, device=device), generator)
@@ -181,6 +182,7 @@ def random_states(
         values=drawn(*keys),
         query_hidden=drawn(1, query, geometry.hidden),
         query_lengths=torch.tensor([query], device=device),
+        query_utilities=drawn(1, geometry.layers * geometry.kv_heads, tokens).float().abs() if utilities else None,
         identity={"model": "random states"},
     )
 

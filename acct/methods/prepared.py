@@ -99,7 +99,8 @@ class Prepared:
     def source(self) -> SourceStates:
         """What the source computes over [context; query]."""
         with self.clock.phase("source"):
-            return read_source(self.pair.source, self.on(self.pair.source)).to(self.pair.interface_device)
+            read = read_source(self.pair.source, self.on(self.pair.source), self.interface.utility_rows)
+            return read.to(self.pair.interface_device)
 
     @cached_property
     def native(self) -> NativeStates:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acct.models.adapter import Capture, ModelAdapter
-from acct.supervision.utility import deletion_utility
+from acct.supervision.utility import rows_utility
 from acct.types import TokenBatch
 
 
@@ -143,23 +143,8 @@ def utility_targets(
     shape = adapter.geometry
     chosen = sample_layers(shape.layers, batch.batch, layers, generator).to(device)
     example = torch.arange(batch.batch, device=device)[:, None]
-    history = torch.arange(rows.keys_pre.shape[-2], device=device)
-    totals = rows.lengths[:, None, None]
-    # [batch, layer, head, ..] of the sampled layers, as units [batch, unit, ..]
-    keys = adapter.rotate(rows.keys_pre[example, chosen].flatten(1, 2), history, totals)
-    queries = adapter.rotate(rows.queries_pre[example, chosen].flatten(1, 2), rows.positions[:, None], totals)
-    queries = queries.unflatten(1, (-1, shape.queries_per_head))  # [batch, unit, query_head, row, dim]
-    utilities = deletion_utility(
-        queries,
-        rows.valid,
-        keys,
-        rows.values[example, chosen].flatten(1, 2),
-        history <= rows.positions[..., None],
-        batch.context_lengths.to(device),
-        adapter.scaling,
-        batch.context_ids.shape[1],
-        floor,
-        epsilon,
-    )
+    parts = (part[example, chosen] for part in (rows.keys_pre, rows.values, rows.queries_pre))
+    context, lengths = batch.context_ids.shape[1], batch.context_lengths.to(device)
+    utilities = rows_utility(adapter, *parts, rows.positions, rows.valid, rows.lengths, lengths, context, floor, epsilon)
     units = (chosen[..., None] * shape.kv_heads + torch.arange(shape.kv_heads, device=device)).flatten(1)
     return UtilityTargets(units, utilities, rows.continuations)

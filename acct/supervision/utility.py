@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from acct.errors import InputError
+from acct.models.adapter import ModelAdapter
 
 
 @torch.no_grad()
@@ -61,6 +62,31 @@ def deletion_utility(
         chosen = slice(first, first + step)
         parts.append(_utility(queries[:, chosen], row_valid, keys[:, chosen], values[:, chosen], visible, scaling, context, floor, epsilon))
     return torch.cat(parts, dim=1).masked_fill(~inside[:, None], 0.0)
+
+
+@torch.no_grad()
+def rows_utility(
+    adapter: ModelAdapter, keys_pre: Tensor, values: Tensor, queries_pre: Tensor, positions: Tensor, valid: Tensor, lengths: Tensor,
+    context_lengths: Tensor, context: int, floor: float = 1e-4, epsilon: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """Deletion utility of context positions at given rows of a history.
+
+    Args:
+        keys_pre, values: [batch, layer, head, history, dim], right-padded, the context first; all layers or some of them.
+        queries_pre: [batch, layer, query_head, row, dim]. positions: int64 [batch, row], of the rows in the history.
+        valid: bool [batch, row]. lengths: int64 [batch], tokens of each history. context_lengths: int64 [batch], N.
+        context: width of the result. floor, epsilon: see `deletion_utility`.
+    Returns:
+        float32 [batch, layer * head, context], 0 at padding.
+    """
+    history, totals = torch.arange(keys_pre.shape[-2], device=keys_pre.device), lengths[:, None, None]
+    keys = adapter.rotate(keys_pre.flatten(1, 2), history, totals)
+    queries = adapter.rotate(queries_pre.flatten(1, 2), positions[:, None], totals)
+    queries = queries.unflatten(1, (-1, adapter.geometry.queries_per_head))  # [batch, unit, query_head, row, dim]
+    visible = history <= positions[..., None]
+    return deletion_utility(
+        queries, valid, keys, values.flatten(1, 2), visible, context_lengths, adapter.scaling, context, floor, epsilon
+    )  # fmt: skip
 
 
 def _utility(

@@ -36,7 +36,7 @@ class AllocationTask:
         """Native states of the whole context under the gates of the present preferences."""
         target = self.session.pair.target
         with torch.no_grad():
-            states = self.session.states.source(self.session.pair.source, batch).to(self.session.device)
+            states = self.session.read_source(batch).to(self.session.device)
             ranks = ranks_of(rank(self.interface, self.session.pair.geometry, states))
             native = self.session.states.native(target, batch)
             totals = (native.context_lengths + native.query_lengths)[:, None, None]

@@ -51,7 +51,9 @@ def capacity(config: Config, geometry: PairGeometry) -> CapacityPreset:
 def cartographer_shape(config: Config, geometry: PairGeometry) -> CartographerShape:
     """Widths from the preset and its overrides, the rest as configured."""
     fields = ("query_slots", "dropout", "position_frequencies")
-    return capacity(config, geometry).cartographer(**{name: getattr(config.cartographer, name) for name in fields})
+    units = geometry.source.layers * geometry.source.kv_heads if config.cartographer.utility_rows else 0
+    own = {name: getattr(config.cartographer, name) for name in fields}
+    return capacity(config, geometry).cartographer(**own, utility_units=units)
 
 
 def residual_shape(config: Config, geometry: PairGeometry) -> ResidualShape:
@@ -174,6 +176,11 @@ def uses_cartographer(config: Config) -> bool:
     return config.budget.retention < 1 and config.cartographer.ranking == "learned"
 
 
+def utility_rows(config: Config) -> int:
+    """At how many query positions the source's utilities are measured: none where nothing is ranked by a learned score."""
+    return config.cartographer.utility_rows if uses_cartographer(config) else 0
+
+
 def uses_allocator(config: Config) -> bool:
     """Whether counts are learned: not at retention 1, not with uniform capacity."""
     return config.budget.retention < 1 and config.allocator.capacities == "learned"
@@ -197,6 +204,7 @@ def make_interface(
         allocator=allocator,
         ranking="random" if config.cartographer.ranking == "random" and config.budget.retention < 1 else "learned",
         seed=config.training.allocator.seed,
+        utility_rows=utility_rows(config),
     )
 
 
@@ -273,4 +281,4 @@ def load_interface(config: Config, pair: Pair, run: Path | str | None = None, co
     identity = {kind: artifact.digest for kind, artifact in artifacts.items()}
     if other := sorted(trained - {config.budget.retention}):
         identity["trained_retention"] = ", ".join(f"{value:g}" for value in other)
-    return Interface(found.compiler, found.rule, found.cartographer, found.allocator, found.ranking, found.seed, identity)
+    return replace(found, identity=identity)

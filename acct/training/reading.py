@@ -13,6 +13,7 @@ from acct.cpu import kept_memory
 from acct.data.batches import length_sorted_batches
 from acct.generation import stop_tokens
 from acct.progress import Progress
+from acct.training.modules import utility_rows
 from acct.training.session import Examples, Session
 
 
@@ -32,7 +33,8 @@ def read_ahead(session: Session, examples: Examples, label: str = "states") -> i
         return 0
     stops = stop_tokens(pair.target)
     parallel.barrier()  # all processes see the same files
-    missing = [index for index in range(len(examples)) if cache.absent(pair.source, pair.target, examples.batch([index]), rows, stops)]
+    own = utility_rows(config)
+    missing = [i for i in range(len(examples)) if cache.absent(pair.source, pair.target, examples.batch([i]), rows, stops, own)]
     parallel.barrier()
     if not missing:
         return 0
@@ -45,7 +47,7 @@ def read_ahead(session: Session, examples: Examples, label: str = "states") -> i
                 break
             if mine := parallel.share([missing[place] for place in batch]):
                 tokens = examples.batch(mine)
-                cache.source(pair.source, tokens)
+                session.read_source(tokens)
                 cache.rows(pair.target, tokens, config.supervision.query_rows, rows, stops)
             display.update(len(batch))
             read += len(batch)

@@ -150,8 +150,11 @@ def _cartographer(session: Session, found: dict[str, Artifact]) -> None:
     if not uses_cartographer(config):
         logger.info("cartographer: not trained (retention %g, ranking %s)", config.budget.retention, config.cartographer.ranking)
         return
+    own = {name: value for name, value in asdict(config.cartographer).items() if name not in ("block", "limit")}
+    if not own["utility_rows"]:  # cards from before this field go on
+        del own["utility_rows"]
     identity = session.base_identity("cartographer") | {
-        **{f"cartographer.{name}": value for name, value in asdict(config.cartographer).items() if name not in ("block", "limit")},
+        **{f"cartographer.{name}": value for name, value in own.items()},
         **{f"supervision.{name}": value for name, value in asdict(config.supervision).items()},
     }
 

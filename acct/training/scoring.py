@@ -44,14 +44,14 @@ class ScoringTask:
         assert states.query_hidden is not None and states.query_lengths is not None
         return self.cartographer(
             states.context_hidden, states.context_lengths, states.query_hidden, states.query_lengths, units,
-            self.session.config.cartographer.block,
+            self.session.config.cartographer.block, states.query_utilities,
         )  # fmt: skip
 
     def _batch(self, indices: Sequence[int], generator: torch.Generator) -> tuple[SourceStates, UtilityTargets, Tensor, Tensor]:
         """Source states, utilities on the interface's device, n and k - t of each example."""
         session = self.session
         batch, device = self.examples.batch(indices), session.device
-        states = session.states.source(session.pair.source, batch).to(device)
+        states = session.read_source(batch).to(device)
         found = self.supervise(batch, generator)
         found = UtilityTargets(found.units.to(device), found.utilities.to(device), found.continuations)
         tails = session.rule.tails(states.context_lengths)

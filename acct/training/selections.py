@@ -70,7 +70,7 @@ def freeze_selections(session: Session, interface: Interface, examples: Examples
     found: dict[int, Selection] = {}
     with Progress(label, len(examples), every=session.config.runtime.progress_seconds, enabled=session.parallel.main) as display:
         for indices in batches_of(len(examples), batch, examples.lengths()):
-            states = session.states.source(session.pair.source, examples.batch(indices)).to(session.device)
+            states = session.read_source(examples.batch(indices)).to(session.device)
             chosen = to_device(choose(interface, session.pair.geometry, states), "cpu")
             found.update(zip(indices, split(chosen)))
             display.update(len(indices))

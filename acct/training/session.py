@@ -28,8 +28,9 @@ from acct.provenance import Provenance
 from acct.state_cache import StateCache
 from acct.state_store import StateStore
 from acct.tracking import Tracker, open_tracker
+from acct.training.modules import utility_rows
 from acct.training.parallel import Parallel
-from acct.types import TokenBatch
+from acct.types import SourceStates, TokenBatch
 
 
 def prompt_options(config: Config) -> PromptOptions:
@@ -156,6 +157,10 @@ class Session:
         """Reads states of the frozen models, from paths.state_cache where one is named."""
         folder, training = self.config.paths.state_cache, self.config.training
         return StateCache(StateStore(folder, training.state_cache_gigabytes, training.state_cache_dtype) if folder else None)
+
+    def read_source(self, batch: TokenBatch) -> SourceStates:
+        """The source's states over a batch, with its own utilities where the Cartographer reads them."""
+        return self.states.source(self.pair.source, batch, utility_rows(self.config))
 
     def settings(self, stage: str) -> StageConfig:
         found: StageConfig = getattr(self.config.training, stage)
