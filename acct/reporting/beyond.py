@@ -25,13 +25,21 @@ VARIANT = "plus"
 OWN = ("acct", "bridge_only", "wrong_document", "zeros", "noise", "native_keys", "native_values")
 """Rows of a run that depend on how its Compiler was trained."""
 SELECTED = ("native_kv", "random")
-"""Rows that depend on the budget and on no Compiler."""
+"""Rows that depend on rankings, counts and the budget, and on no Compiler."""
 NOWHERE = "no_context"
 
 
 def plus_label(method: str) -> str:
     """ "ACCT+", and "ACCT+, Bridge-only" for a row of its run."""
     return "ACCT+" if method == "acct" else f"ACCT+, {label(method, METHODS)}"
+
+
+def own_rows(base: Sheet | None, plus: Sheet, direction: str) -> tuple[str, ...]:
+    """Rows of a run that are not those of the run without a variant: the selection's too where its Cartographer is another one."""
+    digests = [
+        None if sheet is None else sheet.records.configurations.get(direction, {}).get("interface.cartographer") for sheet in (base, plus)
+    ]
+    return (*OWN, *SELECTED) if None not in digests and digests[0] != digests[1] else OWN
 
 
 def beyond_table(base: Sheet | None, plus: Sheet, budgets: Mapping[str, Sheet] | None = None) -> Table:
@@ -50,34 +58,36 @@ def beyond_table(base: Sheet | None, plus: Sheet, budgets: Mapping[str, Sheet] |
     for direction in dict.fromkeys(d for sheet in sheets for d in sheet.directions):
         here = base if base is not None and direction in base.directions else None
         there = plus if direction in plus.directions else None
-        own_rows = {m for m in (there.methods if there is not None else ()) if m not in OWN}
-        shared = in_order({*(here.methods if here is not None else ()), *own_rows}, METHODS)
+        own = own_rows(base, plus, direction)
+        others = {m for m in (there.methods if there is not None else ()) if m not in own}
+        shared = in_order({*(here.methods if here is not None else ()), *others}, METHODS)
         rows = []
         for method in shared:
-            options = [[figure_cell(one, direction, task, method) for one in (here, there) if one is not None] for task in tasks]
-            rows.append((label(method, METHODS), tuple(next((cell for cell in own if cell.defined), NOTHING) for own in options)))
+            given = (here, there if method not in own else None)
+            options = [[figure_cell(one, direction, task, method) for one in given if one is not None] for task in tasks]
+            rows.append((label(method, METHODS), tuple(next((cell for cell in cells if cell.defined), NOTHING) for cells in options)))
         if here is not None and "acct" in here.methods:
             rows += _ratios(here, direction, tasks, "ACCT")
-        for method in (m for m in plus.methods if there is not None and m in OWN):
+        for method in (m for m in plus.methods if there is not None and m in own):
             rows.append((plus_label(method), tuple(figure_cell(plus, direction, task, method) for task in tasks)))
         if there is not None and "acct" in plus.methods:
             rows += _ratios(plus, direction, tasks, "ACCT+")
         for name, sheet in budgets.items():
-            here_too = [method for method in sheet.methods if direction in sheet.directions and method in (*OWN, *SELECTED)]
-            for method in here_too:
-                own = plus_label(method) if method in OWN else label(method, METHODS)
-                rows.append((f"{own}, {name}", tuple(figure_cell(sheet, direction, task, method) for task in tasks)))
+            for method in (m for m in sheet.methods if direction in sheet.directions and m in (*OWN, *SELECTED)):
+                written = plus_label(method) if method in own else label(method, METHODS)
+                rows.append((f"{written}, {name}", tuple(figure_cell(sheet, direction, task, method) for task in tasks)))
         blocks.append(Block(direction_label(direction), tuple(task_head(task, metric[task]) for task in tasks), tuple(rows)))
     known = {(figure.direction, figure.task, figure.method) for figure in figures}
     for figure in plus.all():
-        if figure.method in OWN:
+        if figure.method in own_rows(base, plus, figure.direction):
             figures.append(replace(figure, method=f"{figure.method}_plus"))
         elif (figure.direction, figure.task, figure.method) not in known:
             figures.append(figure)
     for name, sheet in budgets.items():
         for figure in sheet.all():
             if figure.method in (*OWN, *SELECTED):
-                figures.append(replace(figure, method=f"{figure.method}{'_plus' if figure.method in OWN else ''}_{name}"))
+                own = figure.method in own_rows(base, plus, figure.direction)
+                figures.append(replace(figure, method=f"{figure.method}{'_plus' if own else ''}_{name}"))
     caption = (
         "ACCT as in the paper and with what goes beyond it (ACCT+, trained apart on the same rankings and counts), beside their controls. "
         f"F1 and accuracy in percent, perplexity lower is better; {100 * plus.bootstrap.confidence:g}% bootstrap intervals over examples. "
@@ -136,7 +146,8 @@ def nll_gap_table(sheets: Mapping[str, Sheet]) -> Table | None:
             rows = blocks.setdefault((direction, task), [])
             for method in sheet.methods:
                 closed = nll_gap_closed(sheet, direction, task, method)
-                if closed is None or (name and method not in OWN and not method.startswith("ridge")):
+                own_here = own_rows(sheets.get(""), sheet, direction)
+                if closed is None or (name and method not in own_here and not method.startswith("ridge")):
                     continue
                 written = label(method, METHODS) + (f" ({name})" if name else "")
                 own, share = sheet.interval(nll(sheet, direction, task, method)), sheet.interval(closed)

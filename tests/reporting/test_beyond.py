@@ -87,3 +87,16 @@ def test_written_where_the_variant_was_evaluated_and_kept_out_of_table3(tmp_path
     assert "| ACCT+ | 75.0" in texts["beyond.md"] and "acct_plus" in texts["beyond.csv"] and r"\begin{table*}" in texts["beyond.tex"]
     assert "| ACCT (ACCT+) | 2.000" in texts["nll_gap.md"] and "table3.md" not in texts
     assert texts["beyond.md"].count("records, sha256") == 2
+
+
+def test_another_ranking_has_native_states_of_its_own() -> None:
+    base, other = sheet(rows()), sheet(plus())
+    for one, digest in ((base, "a"), (other, "b")):
+        one.records.configurations["a_to_b"]["interface.cartographer"] = digest
+    table = beyond_table(base, other, {"2x": other})
+    names = [name for name, _ in table.blocks[0].rows]
+    assert {"Native KV", "ACCT+, Native KV", "ACCT+, Native KV, 2x"} <= set(names)
+    assert {"native_kv", "native_kv_plus", "native_kv_plus_2x"} <= {figure.method for figure in table.figures}
+    other.records.configurations["a_to_b"]["interface.cartographer"] = "a"
+    same = [name for name, _ in beyond_table(base, other, {"2x": other}).blocks[0].rows]
+    assert "Native KV, 2x" in same and not any(name.startswith("ACCT+, Native KV") for name in same)
