@@ -28,7 +28,7 @@ from torch import Tensor
 from acct.models.adapter import ModelAdapter
 from acct.models.batching import check_batch, check_lengths, mask_of
 from acct.native import read_native
-from acct.source import identity_of, read_context, read_source
+from acct.source import identity_of, read_context, read_query, read_source
 from acct.state_store import FORMAT, StateStore
 from acct.supervision.teacher import AttentionRows, attention_rows
 from acct.types import NativeStates, SourceStates, TokenBatch
@@ -56,7 +56,11 @@ class StateCache:
 
         def compute(missing: list[int]) -> list[dict[str, Entry]]:
             part = take(batch, missing)
-            states = read_source(adapter, part, utility_rows)
+            if utility_rows and self._contexts_stored(adapter, [rows[i][0] for i in missing]):  # the query's tokens are all that is new
+                states = self.context(adapter, part.context_ids, part.context_lengths)
+                states = read_query(adapter, states, part.query_ids, part.query_lengths, utility_rows)
+            else:
+                states = read_source(adapter, part, utility_rows)
             assert states.query_hidden is not None
             entries: list[dict[str, Entry]] = [{"source context": one} for one in _contexts(states)]
             for row, i in enumerate(missing):
@@ -159,6 +163,13 @@ class StateCache:
         plans = ((source, self._source_plan(source, rows, utility_rows)), (target, _rows_plan(rows, continuation_rows, stop_ids)))
         keys = [[self._key(adapter, kind, what) for adapter, plan in plans for kind, what in plan[row].items()] for row in range(len(rows))]
         return [row for row, wanted in enumerate(keys) if not all(map(store.holds, wanted))]
+
+    def _contexts_stored(self, adapter: ModelAdapter, contexts: Sequence[list[int]]) -> bool:
+        assert self.store is not None
+        if adapter.rotary.kind == "dynamic":  # states of a context then depend on what follows it
+            return False
+        keys = (self._key(adapter, "source context", self._context_key(adapter, ids, len(ids))) for ids in contexts)
+        return all(map(self.store.holds, keys))
 
     def _source_plan(self, adapter: ModelAdapter, rows: Sequence[tuple[list[int], list[int]]], utility_rows: int) -> list[dict[str, Any]]:
         """What the entries of `source` depend on."""
