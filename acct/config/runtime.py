@@ -56,6 +56,8 @@ class PathsConfig:
         variant: appended to the run folder's name; an ablation that retrains gets one of its own.
         reuse: another run's folder, whose finished stages are copied where they were built from the same inputs, and its answers without a
             transfer; "" for none.
+        start: another run's folder, whose finished Compiler is where this run's begins, in place of closed forms: for another selection, or
+            more examples; "" for none.
         modules: another run's folder, whose trained modules are loaded in place of this run's own, under the retention of this run even
             where they were trained under another one; "" for none. Nothing is trained in such a run.
         state_cache: folder that keeps states of the frozen models, so that epochs, stages and later runs do not read the training
@@ -67,6 +69,7 @@ class PathsConfig:
     variant: str = ""
     run: str = "${paths.results}/${scale}/${direction.name}${acct.variant:${budget.retention},${paths.variant},${runtime.seed}}"
     reuse: str = ""
+    start: str = ""
     modules: str = ""
     data: str = "data"
     state_cache: str | None = None

@@ -2,7 +2,8 @@
 
 One pass over the training examples, another for the readout, and one for the subspace. They can take as long as the training that
 follows (eight source layers, all heads), so that their result is an artifact of its own, <run>/closed_forms: a killed run goes on after
-them, and another run with the same selections (another loss, other rates) takes them over by `paths.reuse`.
+them, and another run with the same selections (another loss, other rates) takes them over by `paths.reuse`. With `paths.start` nothing is
+fitted: the finished Compiler of another run, of another selection perhaps, stands in their place and is trained on from there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +20,8 @@ from acct.compiler.bridge import Bridge, BridgeStatistics, report
 from acct.compiler.readout import start_readout
 from acct.compiler.residual import Residual
 from acct.compiler.subspace import Subspace
+from acct.errors import ArtifactError
+from acct.training.artifacts import Artifact, load_artifact
 from acct.training.checkpoint import load_weights
 from acct.training.compilation import CompilationTask
 from acct.training.modules import new_bridge, new_embedding_statistics, new_residual, new_subspace, relative_rates, start_embedding
@@ -104,6 +108,29 @@ def fit_closed_forms(
             start_readout(residual, task.readout(order, "readout"), settings.readout_ridge)
     tensors |= {f"residual.{name}": value for name, value in residual.state_dict().items()}
     return tensors | {f"rate.{name}": value.clone() for name, value in rates.items()}, facts  # some are views of others
+
+
+def finished_compiler(session: Session) -> Artifact | None:
+    """The Compiler of `paths.start`; None where none is named.
+
+    Raises:
+        ArtifactError: it has not finished, is damaged, or is of other models.
+    """
+    if not (folder := session.config.paths.start):
+        return None
+    found = load_artifact(Path(folder), "compiler")
+    for name, model in (("direction.source", session.pair.source), ("direction.target", session.pair.target)):
+        if found.card["built_from"].get(name) != model.fingerprint:
+            raise ArtifactError(f"{folder}/compiler was built with another {name} than this run's. Correct paths.start.")
+    return found
+
+
+def take_over(session: Session, start: Artifact) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and card of the artifact where a finished Compiler is the start: its weights, and the sizes of its own steps."""
+    folder = Path(session.config.paths.start)
+    before = load_artifact(folder, KIND)
+    rates = {name: value for name, value in before.tensors.items() if name.startswith("rate.")}
+    return {**start.tensors, **rates}, {"bridge": before.card["bridge"], "started_from": folder.name}
 
 
 def open_closed_forms(session: Session, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> ClosedForms:

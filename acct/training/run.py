@@ -257,6 +257,9 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         "artifact.allocator": _digest(found.get("allocator")),
         "artifact.selections": selections.digest,
     }
+    begins = closed_forms.finished_compiler(session)
+    if begins is not None:
+        identity["artifact.start"] = begins.digest
     if config.compiler.continuation:
         asked = config.supervision
         identity |= {"supervision.query_rows": asked.query_rows, "supervision.continuation_rows": asked.continuation_rows}
@@ -272,10 +275,16 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
         measured = None if held_part is None else CompilationTask(session, held_out, held_part, room)
         task.behaves = config.compiler.behaviour_from == 0
         order = batches(examples.lengths(), settings.batch, settings.seed, 0, settings.regroup)
-        start, _ = _stage(
-            session, closed_forms.KIND, closed_forms.identity_of(session, named, selections.digest),
-            lambda _: closed_forms.fit_closed_forms(session, task, measured, order), track=False,
-        )  # fmt: skip
+        inputs = closed_forms.identity_of(session, named, selections.digest)
+        if begins is not None:
+            inputs["artifact.start"] = begins.digest
+
+        def prepare(_: Checkpoint) -> Built:
+            return (
+                closed_forms.fit_closed_forms(session, task, measured, order) if begins is None else closed_forms.take_over(session, begins)
+            )
+
+        start, _ = _stage(session, closed_forms.KIND, inputs, prepare, track=False)
         begun = closed_forms.open_closed_forms(session, start.tensors, start.card)
         facts: dict[str, Any] = {"bridge": begun.report, "capacity": capacity_record(config, geometry)}
         _log_bridge(session, facts["bridge"])

@@ -393,3 +393,25 @@ def test_two_processes_train_allocator_and_compiler_as_one(finished, tmp_path):
             assert torch.allclose(two[name], value, atol=2e-4, rtol=1e-3), (kind, name, float((two[name] - value).abs().max()))
     losses = [[row["loss"] for row in metrics(folder) if row["stage"] == "compiler"] for folder in (run, run_of(single))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_finished_compiler_of_another_selection_may_be_the_start(finished, tmp_path, monkeypatch):
+    run, fit_forms = run_of(finished), []
+    monkeypatch.setattr("acct.training.closed_forms.fit_closed_forms", lambda *_: fit_forms.append(1))
+    monkeypatch.setattr("acct.training.run._fit", lambda *_: FitReport(0, 0, 0.0, 0, {}))
+    config = copy_of(finished, tmp_path, "allocator.capacities=uniform", f"paths.start={run}")
+    found = train(config)["compiler"]
+    for name, value in weights(run, "compiler").items():
+        assert torch.equal(found.tensors[name], value), "no step was taken: it is the other run's"
+    assert not fit_forms and found.card["built_from"]["artifact.start"] == load_artifact(run, "compiler").digest
+    forms = load_artifact(run_of(config), "closed_forms")
+    assert forms.card["started_from"] == run.name
+    rates = {name for name in weights(run, "closed_forms") if name.startswith("rate.")}
+    assert rates and all(torch.equal(forms.tensors[name], weights(run, "closed_forms")[name]) for name in rates)
+    monkeypatch.undo()
+    card = train(copy_of(finished, tmp_path / "on", "allocator.capacities=uniform", f"paths.start={run}"))["compiler"]
+    assert any(
+        not torch.equal(value, weights(run, "compiler")[name]) for name, value in card.tensors.items() if name.startswith("residual.")
+    )
+    with pytest.raises(ArtifactError, match="built with another direction.source"):
+        train(tiny(tmp_path / "other", "direction=tiny_llama", f"paths.start={run}"))
