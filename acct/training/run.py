@@ -280,9 +280,9 @@ def _compiler(session: Session, found: dict[str, Artifact]) -> None:
             inputs["artifact.start"] = begins.digest
 
         def prepare(_: Checkpoint) -> Built:
-            return (
-                closed_forms.fit_closed_forms(session, task, measured, order) if begins is None else closed_forms.take_over(session, begins)
-            )
+            if begins is not None:
+                return closed_forms.take_over(session, begins)
+            return closed_forms.fit_closed_forms(session, task, measured, order)
 
         start, _ = _stage(session, closed_forms.KIND, inputs, prepare, track=False)
         begun = closed_forms.open_closed_forms(session, start.tensors, start.card)
