@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from acct.cartographer import Cartographer
+from acct.cli.evaluation import evaluate_direction
 from acct.errors import InputError
+from acct.latency.stages import random_states
 from acct.models.registry import adapter_for
 from acct.source import load_states, read_query, read_source, save_states
 from acct.source_utility import SMALLEST, after_context, asked_rows, utility_features
@@ -127,3 +129,16 @@ def test_a_run_that_reads_them(finished, tmp_path):  # noqa: F811
     states = transfer.read(list(range(5, 60)))
     answer = transfer.generate(states, list(range(5, 12)), max_new_tokens=3)
     assert isinstance(answer, str)
+    own = (f"paths.data={finished.paths.data}", f"cartographer.utility_rows={ROWS}")
+    again = tiny(tmp_path, *own, "evaluation.methods=[target_full,acct,native_kv]")
+    report = evaluate_direction(again)
+    assert report.new and set(report.sheet.methods) == {"target_full", "acct", "native_kv"}
+
+
+def test_timed_states_have_utilities_where_the_cartographer_reads_them():
+    geometry, generator = PAIR.source, torch.Generator().manual_seed(0)
+    states = random_states(geometry, 12, 3, torch.bfloat16, torch.device("cpu"), generator, True)
+    assert states.query_utilities.shape == (1, geometry.layers * geometry.kv_heads, 12) and states.query_utilities.dtype == torch.float32
+    module = build(utility_units=states.query_utilities.shape[1])
+    arguments = (states.context_hidden, states.context_lengths, states.query_hidden, states.query_lengths)
+    assert torch.isfinite(module(*arguments, utilities=states.query_utilities)).all()
