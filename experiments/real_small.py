@@ -24,6 +24,7 @@ import yaml
 from collect import copy_runs, filled, training_table
 
 from acct.reporting import claims_excerpt
+from acct.reporting.beyond import plus_label
 from acct.reporting.claims_render import table_line
 from acct.reporting.names import METHODS, METRICS, TASKS, direction_label, label
 from acct.reporting.records import read_records
@@ -46,8 +47,10 @@ SMALL_STAGES, LARGE_STAGES = ("cartographer", "allocator"), ("selections", "comp
 
 MARKERS = ("<!-- real:begin -->\n", "<!-- real:end -->")
 FRONT = ("target_full", "source_full", "no_context", "native_kv", "random", "acct", "bridge_only", "wrong_document")
-PLUS = ("acct_plus", "bridge_only_plus", "wrong_document_plus")
-PLUS_LABELS = {"acct_plus": "**ACCT+**", "bridge_only_plus": "ACCT+, Bridge-only", "wrong_document_plus": "ACCT+, wrong document"}
+PLUS = ("native_kv_plus", "random_plus", "acct_plus", "bridge_only_plus", "wrong_document_plus")
+PLUS_LABELS = {"acct_plus": "**ACCT+**"} | {
+    f"{name}_plus": plus_label(name) for name in ("native_kv", "random", "bridge_only", "wrong_document")
+}
 
 
 def front_table(figures: Path) -> str:

@@ -75,7 +75,7 @@ def test_answers_never_reach_the_source(session, monkeypatch):
 
     seen: list[TokenBatch] = []
     read = module.read_source
-    monkeypatch.setattr(module, "read_source", lambda adapter, batch: seen.append(batch) or read(adapter, batch))
+    monkeypatch.setattr(module, "read_source", lambda adapter, batch, rows: seen.append(batch) or read(adapter, batch, rows))
     artifact = load_artifact(session.run, "cartographer")
     cartographer = load_cartographer(session.config, session.pair.geometry, artifact, session.device)
     interface = make_interface(session.config, session.pair.geometry, cartographer, None)
