@@ -50,8 +50,6 @@ FRONT = ("target_full", "source_full", "no_context", "native_kv", "random", "acc
 PLUS = ("native_kv_plus", "random_plus", "acct_plus", "bridge_only_plus", "wrong_document_plus")
 PLUS_LABELS = {f"{name}_plus": plus_label(name) for name in ("native_kv", "random", "bridge_only", "wrong_document")}
 PLUS_LABELS["acct_plus"] = "**ACCT+**"
-    f"{name}_plus": plus_label(name) for name in ("native_kv", "random", "bridge_only", "wrong_document")
-}
 
 
 def front_table(figures: Path) -> str:
