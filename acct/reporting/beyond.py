@@ -89,7 +89,7 @@ def beyond_table(base: Sheet | None, plus: Sheet, budgets: Mapping[str, Sheet] |
                 own = figure.method in own_rows(base, plus, figure.direction)
                 figures.append(replace(figure, method=f"{figure.method}{'_plus' if own else ''}_{name}"))
     caption = (
-        "ACCT as in the paper and with what goes beyond it (ACCT+, trained apart on the same rankings and counts), beside their controls. "
+        "ACCT as in the paper and with what goes beyond it (ACCT+, trained apart), beside their controls. "
         f"F1 and accuracy in percent, perplexity lower is better; {100 * plus.bootstrap.confidence:g}% bootstrap intervals over examples. "
         "Bold: better than Target Full."
     )
