@@ -35,7 +35,7 @@ TABLES = ("beyond", "nll_gap", "table2", "table1", "significance")
 SHOWN = ("beyond", "nll_gap", "table2")
 LARGEST = 8_000_000
 """Bytes of all published runs together: more belongs elsewhere than in a repository."""
-WEIGHTS = 1_800_000
+WEIGHTS = 1_880_000
 """Bytes of all published weights together: with the embedded models the repository holds less than 20 MB of weights."""
 PUBLISHED = (
     "config.yaml", "provenance.json", "cards/*.json", "cartographer/*.*", "allocator/*.*",
