@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from acct.config.root import Config
+from acct.config.root import Config, as_dict
 from acct.cpu import kept_memory, prepare_cpu
 from acct.data.manifest import ManifestFile
 from acct.data.source import load_examples
@@ -17,6 +17,7 @@ from acct.evaluation.samples import Loader, load_samples
 from acct.evaluation.scoring import ScoringRules
 from acct.locations import ensure_data
 from acct.methods.registry import get_method, query_aware
+from acct.provenance import write_config
 from acct.reporting.intervals import Bootstrap
 from acct.reporting.records import FOLDER, TRAINING_SEED
 from acct.reporting.write import write_tables
@@ -94,6 +95,8 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     )  # fmt: skip
     for sample in samples.values():
         check_windows(pair, sample.examples, evaluation.max_new_tokens)
+    if config.paths.modules:  # nothing was trained here that would have left the settings
+        write_config(config.paths.run, as_dict(config))
     with kept_memory(config.runtime.keep_memory):
         return run_evaluation(
             config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options, variant=config.paths.variant,

@@ -76,6 +76,8 @@ def test_records_and_tables_say_which_budget_the_modules_were_trained_for(finish
         report = evaluate_direction(replace(config, scale="micro", paths=replace(config.paths, run=run)))
         written = json.loads((report.folder / "configuration.json").read_text())
         assert written.get("interface.trained_retention") == ("0.25" if retention == 0.5 else None)
+        opened = ContextTransfer.from_pretrained(report.folder.parent).interface
+        assert float(opened.rule.retention) == retention and opened.identity["compiler"] == written["interface.compiler"]
     tables = {table.name: table for table in other_tables(tmp_path, "micro", 0.25, "", Bootstrap(100))}
     assert [line for line in tables["table2"].notes if "2x" in line] == [
         "2x, tiny qwen3: modules trained at 4x, nothing trained for this budget."
