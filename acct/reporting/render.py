@@ -9,6 +9,8 @@ import numpy as np
 
 from acct.reporting.tables import DASH, Block, Cell, Table, Text
 
+TITLES = {"nll_gap": "NLL gap"}
+"""Headings that are not a table's name with a capital."""
 GRID = ("block", "row", "column", "value")
 COLUMNS = ("direction", "task", "metric", "method", "value", "lower", "upper", "relative", "gap_closed", "examples")
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "→": r"$\to$", DASH: "--", "±": r"$\pm$", "≥": r"$\ge$"}
@@ -16,7 +18,7 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "→": r"$\to$", DASH:
 
 def markdown(table: Table) -> str:
     """GitHub Markdown: one grid for each block, notes, and the provenance line."""
-    parts = [f"# {table.name.capitalize()}", table.caption]
+    parts = [f"# {TITLES.get(table.name, table.name.capitalize())}", table.caption]
     for block in table.blocks:
         head = ["| " + " | ".join(("", *block.columns)) + " |", "|" + "|".join(["---", *["---:"] * len(block.columns)]) + "|"]
         rows = ["| " + " | ".join((name, *(_markdown_cell(cell) for cell in cells))) + " |" for name, cells in block.rows]
