@@ -17,6 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -57,10 +58,8 @@ def read_source(adapter: ModelAdapter, batch: TokenBatch, utility_rows: int = 0)
     utilities = None
     if states.queries_pre is not None:  # before the query's states are cut off
         assert states.keys_pre is not None and states.values is not None
-        utilities = rows_utility(
-            adapter, states.keys_pre, states.values, states.queries_pre, places, valid, lengths, batch.context_lengths,
-            batch.context_ids.shape[1],
-        )  # fmt: skip
+        parts = (states.keys_pre, states.values, states.queries_pre)
+        utilities = _utilities(adapter, *parts, places, valid, lengths, batch.context_lengths, batch.context_ids.shape[1])
     found = _context_states(adapter, states, batch.context_ids, batch.context_lengths)
     query = take_query(states.hidden[-1], batch)
     require_finite("source", query_hidden=query, query_utilities=utilities)
@@ -129,9 +128,8 @@ def read_query(
         own = (places - context[:, None]).clamp(min=0)[:, None, None, :, None]  # place of each row in the query
         queries = after.queries_pre.take_along_dim(own, dim=3)
         keys, values = (after_context(*pair, context) for pair in ((states.keys_pre, after.keys_pre), (states.values, after.values)))
-        utilities = rows_utility(
-            adapter, keys, values, queries, places, valid, context + query_lengths, context, states.context_ids.shape[1]
-        )  # fmt: skip
+        totals, width = context + query_lengths, states.context_ids.shape[1]
+        utilities = _utilities(adapter, keys, values, queries, places, valid, totals, context, width)
     require_finite("source", query_hidden=query, query_utilities=utilities)
     return replace(states, query_hidden=query, query_lengths=query_lengths, query_utilities=utilities)
 
@@ -186,6 +184,12 @@ def load_states(path: str | Path) -> SourceStates:
         raise ArtifactError(f"{path} has damaged metadata ({error!r}). Save the states again.") from error
     _check_fields(path, tensors, digests, identity)
     return SourceStates(**tensors, identity=identity)
+
+
+def _utilities(adapter: ModelAdapter, *rows: Any) -> Tensor:
+    """`rows_utility` in float32, which is enough for a feature, on the CPU in blocks that stay in cache: a fifth of the time."""
+    block = 2**18 if adapter.device.type == "cpu" else 2**24
+    return rows_utility(adapter, *rows, precision=torch.float32, block=block)
 
 
 def _capture(adapter: ModelAdapter) -> Capture:

@@ -26,7 +26,7 @@ from acct.training.session import load_configured_pair
 from acct.transfer import ContextTransfer
 from tests.test_cartographer import PAIR, build, draw
 from tests.tiny import FAMILIES, ROPE_KINDS, tiny_batch, tiny_model
-from tests.tolerances import REUSED_QUERY, SCORES
+from tests.tolerances import REUSED_QUERY, SCORES, SOURCE_UTILITY
 from tests.training.conftest import finished, tiny  # noqa: F401 (a fixture)
 
 ROWS = 4
@@ -38,7 +38,8 @@ def test_they_are_the_utilities_that_a_teacher_without_a_continuation_has(family
     found = read_source(adapter, batch, ROWS)
     taught = utility_targets(adapter, batch, torch.Generator(), layers=adapter.geometry.layers, query_rows=ROWS, continuation_rows=0)
     assert found.query_utilities is not None and found.query_utilities.dtype == torch.float32
-    torch.testing.assert_close(found.query_utilities, taught.utilities, rtol=1e-6, atol=0)
+    features = [utility_features(one, batch.context_lengths) for one in (found.query_utilities, taught.utilities)]
+    torch.testing.assert_close(*features, rtol=0, atol=SOURCE_UTILITY)
     assert bool((found.query_utilities[1, :, 6:] == 0).all()) and float(found.query_utilities.max()) > 0
     plain = read_source(adapter, batch)
     assert plain.query_utilities is None

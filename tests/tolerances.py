@@ -26,3 +26,5 @@ MOUNTED_LOGITS_BF16 = 0.2  # logits of magnitude 4 in bf16; seen 0.12
 COMPRESSOR_SCORES = 2e-5
 # acct.training.reading: states read in other batches, then four steps of AdamW, which makes steps of one size of rounding too.
 REGROUPED_TRAINING = 2e-5  # seen 1.3e-6, on weights of magnitude 1
+# acct.source_utility: logarithms of utilities in float32 against the teacher's in float64.
+SOURCE_UTILITY = 1e-5  # seen 1.3e-6

@@ -13,6 +13,8 @@ Flooring 1 - a scales the change of a token with 1 - a < floor by ((1 - a) / flo
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,7 @@ def deletion_utility(
     floor: float = 1e-4,
     epsilon: float = 1e-6,
     block: int = 2**24,
+    precision: torch.dtype = torch.float64,
 ) -> Tensor:
     """Deletion utility of every context position for the given units.
 
@@ -45,6 +48,7 @@ def deletion_utility(
         context: width of the result, at most the history; None takes the largest N.
         floor: least value of 1 - a, 0 or more. epsilon: eps_o as a fraction of the mean ||o||^2 over the unit's valid rows and query heads.
         block: most attention weights held at once; units are taken in blocks of that size.
+        precision: of the arithmetic.
     Returns:
         float32 [batch, unit, context], at least 0; exactly 0 at padding.
     Raises:
@@ -60,14 +64,18 @@ def deletion_utility(
     parts = []
     for first in range(0, units, step):
         chosen = slice(first, first + step)
-        parts.append(_utility(queries[:, chosen], row_valid, keys[:, chosen], values[:, chosen], visible, scaling, context, floor, epsilon))
+        parts.append(
+            _utility(
+                queries[:, chosen], row_valid, keys[:, chosen], values[:, chosen], visible, scaling, context, floor, epsilon, precision
+            )
+        )
     return torch.cat(parts, dim=1).masked_fill(~inside[:, None], 0.0)
 
 
 @torch.no_grad()
 def rows_utility(
     adapter: ModelAdapter, keys_pre: Tensor, values: Tensor, queries_pre: Tensor, positions: Tensor, valid: Tensor, lengths: Tensor,
-    context_lengths: Tensor, context: int, floor: float = 1e-4, epsilon: float = 1e-6,
+    context_lengths: Tensor, context: int, floor: float = 1e-4, epsilon: float = 1e-6, **how: Any,
 ) -> Tensor:  # fmt: skip
     """Deletion utility of context positions at given rows of a history.
 
@@ -75,7 +83,7 @@ def rows_utility(
         keys_pre, values: [batch, layer, head, history, dim], right-padded, the context first; all layers or some of them.
         queries_pre: [batch, layer, query_head, row, dim]. positions: int64 [batch, row], of the rows in the history.
         valid: bool [batch, row]. lengths: int64 [batch], tokens of each history. context_lengths: int64 [batch], N.
-        context: width of the result. floor, epsilon: see `deletion_utility`.
+        context: width of the result. floor, epsilon, how: see `deletion_utility`.
     Returns:
         float32 [batch, layer * head, context], 0 at padding.
     """
@@ -84,9 +92,8 @@ def rows_utility(
     queries = adapter.rotate(queries_pre.flatten(1, 2), positions[:, None], totals)
     queries = queries.unflatten(1, (-1, adapter.geometry.queries_per_head))  # [batch, unit, query_head, row, dim]
     visible = history <= positions[..., None]
-    return deletion_utility(
-        queries, valid, keys, values.flatten(1, 2), visible, context_lengths, adapter.scaling, context, floor, epsilon
-    )  # fmt: skip
+    places = (context_lengths, adapter.scaling, context, floor, epsilon)
+    return deletion_utility(queries, valid, keys, values.flatten(1, 2), visible, *places, **how)
 
 
 def _utility(
@@ -99,9 +106,10 @@ def _utility(
     context: int,
     floor: float,
     epsilon: float,
+    precision: torch.dtype,
 ) -> Tensor:
     """One block of units, padding not yet removed: float32 [batch, unit, context]."""
-    queries, keys, values = queries.double(), keys.double(), values.double()
+    queries, keys, values = (part.to(precision) for part in (queries, keys, values))
     group = queries.shape[2]
     flat = queries.flatten(2, 3)  # [batch, unit, query_head * row, dim]
     # A row that sees nothing would give NaN; an invalid row sees everything and is weighted by zero.
@@ -121,7 +129,7 @@ def _utility(
     top, moved = _without_top(logits, values, output, floor)
     inside, place = top < context, top.clamp(max=context - 1)
     change.scatter_(-1, place, torch.where(inside, moved, change.gather(-1, place)))
-    share = valid / count / (energy + stabiliser).clamp(min=torch.finfo(torch.float64).tiny)
+    share = valid / count / (energy + stabiliser).clamp(min=torch.finfo(precision).tiny)
     return (share[..., None, :] @ change)[..., 0, :].float()
 
 
