@@ -27,8 +27,8 @@ from torch import Tensor
 from acct.errors import ArtifactError, InputError
 from acct.geometry import tap_indices
 from acct.models.adapter import Capture, ForwardStates, ModelAdapter
-from acct.models.batching import check_batch, check_lengths, mask_of, require_finite, take_query, zero_padding_
-from acct.source_utility import after_context, asked_rows
+from acct.models.batching import check_batch, check_lengths, last_query_places, mask_of, require_finite, take_query, zero_padding_
+from acct.source_utility import after_context
 from acct.supervision.utility import rows_utility
 from acct.types import SourceStates, TokenBatch
 
@@ -52,7 +52,7 @@ def read_source(adapter: ModelAdapter, batch: TokenBatch, utility_rows: int = 0)
     check_batch(batch)
     batch = batch.to(adapter.device)
     ids, lengths = batch.joined()
-    places, valid = asked_rows(batch.context_lengths, batch.query_lengths, utility_rows)
+    places, valid = last_query_places(batch.context_lengths, batch.query_lengths, utility_rows)
     capture = replace(_capture(adapter), queries=utility_rows > 0)
     states = adapter.forward(ids, lengths, capture, query_positions=places if utility_rows else None)
     utilities = None
@@ -124,7 +124,7 @@ def read_query(
     if after.queries_pre is not None:
         assert after.keys_pre is not None and after.values is not None
         context = states.context_lengths
-        places, valid = asked_rows(context, query_lengths, utility_rows)
+        places, valid = last_query_places(context, query_lengths, utility_rows)
         own = (places - context[:, None]).clamp(min=0)[:, None, None, :, None]  # place of each row in the query
         queries = after.queries_pre.take_along_dim(own, dim=3)
         keys, values = (after_context(*pair, context) for pair in ((states.keys_pre, after.keys_pre), (states.values, after.values)))

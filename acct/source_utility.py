@@ -17,12 +17,6 @@ from torch import Tensor
 SMALLEST = 1e-3  # eps: a token that nothing would miss lies at log eps
 
 
-def asked_rows(context_lengths: Tensor, query_lengths: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Positions of the last `rows` query tokens in [context; query], and which of them there are: int64 and bool [batch, row]."""
-    places = (context_lengths + query_lengths)[:, None] - rows + torch.arange(rows, device=context_lengths.device)
-    return places.clamp(min=0), places >= context_lengths[:, None]
-
-
 def after_context(context: Tensor, query: Tensor, context_lengths: Tensor) -> Tensor:
     """One history without gaps: the query's states behind those of a right-padded context.
 

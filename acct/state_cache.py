@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acct.models.adapter import ModelAdapter
-from acct.models.batching import check_batch, check_lengths, mask_of
+from acct.models.batching import check_batch, check_lengths, last_query_places, mask_of
 from acct.native import read_native
 from acct.source import identity_of, read_context, read_query, read_source
 from acct.state_store import FORMAT, StateStore
@@ -279,14 +279,14 @@ def _attention_rows(adapter: ModelAdapter, batch: TokenBatch, entries: Sequence[
     queries = [
         F.pad(torch.cat((one, two["queries_pre"]), dim=-2), (0, 0, query_rows - one.shape[-2], 0)) for one, two in zip(last, further)
     ]
-    asked = totals[:, None] - query_rows + torch.arange(query_rows, device=device)
+    asked, there = last_query_places(batch.context_lengths.to(device), batch.query_lengths.to(device), query_rows)
     step = torch.arange(steps, device=device)
     return AttentionRows(
         _joined(whole[0], width, adapter),
         _joined(whole[1], width, adapter),
         _joined(queries, query_rows + steps, adapter),
-        torch.cat((asked.clamp(min=0), torch.minimum(totals[:, None] + step, lengths[:, None])), dim=1).clamp(max=width - 1),
-        torch.cat((asked >= batch.context_lengths.to(device)[:, None], step < counts[:, None]), dim=1),
+        torch.cat((asked, torch.minimum(totals[:, None] + step, lengths[:, None])), dim=1).clamp(max=width - 1),
+        torch.cat((there, step < counts[:, None]), dim=1),
         lengths,
         tokens,
     )

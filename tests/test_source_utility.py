@@ -13,9 +13,10 @@ from acct.cartographer import Cartographer
 from acct.cli.evaluation import evaluate_direction
 from acct.errors import InputError
 from acct.latency.stages import random_states
+from acct.models.batching import last_query_places
 from acct.models.registry import adapter_for
 from acct.source import load_states, read_query, read_source, save_states
-from acct.source_utility import SMALLEST, after_context, asked_rows, utility_features
+from acct.source_utility import SMALLEST, after_context, utility_features
 from acct.state_cache import StateCache
 from acct.state_store import StateStore
 from acct.supervision.teacher import utility_targets
@@ -62,7 +63,7 @@ def test_another_query_on_stored_states_gives_the_same(rope, tmp_path):
 
 
 def test_rows_and_histories_by_hand():
-    places, valid = asked_rows(torch.tensor([5, 3]), torch.tensor([4, 1]), 3)
+    places, valid = last_query_places(torch.tensor([5, 3]), torch.tensor([4, 1]), 3)
     assert places.tolist() == [[6, 7, 8], [1, 2, 3]] and valid.tolist() == [[True] * 3, [False, False, True]]
     context, query = torch.arange(6.0).view(2, 1, 1, 3, 1), 10 + torch.arange(4.0).view(2, 1, 1, 2, 1)
     joined = after_context(context, query, torch.tensor([3, 1]))[..., 0].flatten(1)

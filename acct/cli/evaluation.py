@@ -95,15 +95,16 @@ def evaluate_direction(config: Config) -> EvaluationReport:
     )  # fmt: skip
     for sample in samples.values():
         check_windows(pair, sample.examples, evaluation.max_new_tokens)
-    if config.paths.modules:  # nothing was trained here that would have left the settings
-        write_config(config.paths.run, as_dict(config))
     with kept_memory(config.runtime.keep_memory):
-        return run_evaluation(
+        report = run_evaluation(
             config.direction.name, pair, interface, samples, Path(config.paths.run) / FOLDER, options, variant=config.paths.variant,
             configuration=identity_of(config), restart=evaluation.restart,
             reuse=Path(config.paths.reuse) / FOLDER if config.paths.reuse else None,
             progress_seconds=config.runtime.progress_seconds,
         )  # fmt: skip
+    if config.paths.modules:  # nothing was trained here that would have left the settings
+        write_config(config.paths.run, as_dict(config))
+    return report
 
 
 def identity_of(config: Config) -> dict[str, Any]:

@@ -48,6 +48,12 @@ def query_places(batch: TokenBatch) -> Tensor:
     return batch.context_lengths[:, None] + torch.minimum(offsets, batch.query_lengths[:, None] - 1)
 
 
+def last_query_places(context_lengths: Tensor, query_lengths: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Where the last `rows` query tokens lie in the joined row, and which of them there are: int64 and bool [batch, row]."""
+    places = (context_lengths + query_lengths)[:, None] - rows + torch.arange(rows, device=context_lengths.device)
+    return places.clamp(min=0), places >= context_lengths[:, None]
+
+
 def take_context(states: Tensor, batch: TokenBatch) -> Tensor:
     """The context part of states [batch, ..., seq, dim], zero at padding; contiguous and apart from `states`."""
     width = batch.context_ids.shape[1]

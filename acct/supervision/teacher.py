@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acct.models.adapter import Capture, ModelAdapter
+from acct.models.batching import last_query_places
 from acct.supervision.utility import rows_utility
 from acct.types import TokenBatch
 
@@ -67,14 +68,13 @@ def attention_rows(
     """
     batch = batch.to(adapter.device)
     ids, totals = batch.joined()
-    rows = totals[:, None] - query_rows + torch.arange(query_rows, device=totals.device)  # [batch, row]
-    valid = rows >= batch.context_lengths[:, None]
+    places, valid = last_query_places(batch.context_lengths, batch.query_lengths, query_rows)
     last = adapter.geometry.layers
-    states = adapter.forward(ids, totals, Capture((last,), keys=True, queries=True), query_positions=rows.clamp(min=0))
+    states = adapter.forward(ids, totals, Capture((last,), keys=True, queries=True), query_positions=places)
     assert states.hidden is not None and states.keys_pre is not None and states.values is not None and states.queries_pre is not None
     keys = F.pad(states.keys_pre, (0, 0, 0, continuation_rows))
     values = F.pad(states.values, (0, 0, 0, continuation_rows))
-    queries, positions, valids = [states.queries_pre], [rows.clamp(min=0)], [valid]
+    queries, positions, valids = [states.queries_pre], [places], [valid]
     stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=ids.device)
     example = torch.arange(batch.batch, device=ids.device)
     hidden = states.hidden[0][example, totals - 1]  # [batch, hidden]

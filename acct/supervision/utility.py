@@ -64,11 +64,8 @@ def deletion_utility(
     parts = []
     for first in range(0, units, step):
         chosen = slice(first, first + step)
-        parts.append(
-            _utility(
-                queries[:, chosen], row_valid, keys[:, chosen], values[:, chosen], visible, scaling, context, floor, epsilon, precision
-            )
-        )
+        own = (queries[:, chosen], row_valid, keys[:, chosen], values[:, chosen], visible)
+        parts.append(_utility(*own, scaling, context, floor, epsilon, precision))
     return torch.cat(parts, dim=1).masked_fill(~inside[:, None], 0.0)
 
 

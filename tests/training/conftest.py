@@ -16,6 +16,11 @@ def tiny(results: Path, *overrides: str) -> Config:
     return compose(["debug=tiny", f"paths.results={results}", "runtime.progress_seconds=1e9", "runtime.threads=1", *overrides])
 
 
+def copy_of(finished: Config, tmp_path: Path, *overrides: str) -> Config:
+    """A configuration in a fresh folder that takes finished stages and data from the shared run."""
+    return tiny(tmp_path, f"paths.data={finished.paths.data}", f"paths.reuse={finished.paths.run}", *overrides)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """The configuration of a run folder in which all stages have finished."""

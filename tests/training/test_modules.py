@@ -1,4 +1,4 @@
-"""Modules of one run under another budget: `paths.modules` (`acct.training.modules.load_interface`)."""
+"""What one run lends another: its modules under another budget (`paths.modules`), its Compiler as a start (`paths.start`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from acct.reporting.intervals import Bootstrap
 from acct.reporting.write import other_tables
 from acct.source import read_context, read_query
 from acct.training.artifacts import load_artifact
+from acct.training.loop import FitReport
 from acct.training.modules import load_interface
 from acct.training.run import train
 from acct.training.session import load_configured_pair
 from acct.transfer import ContextTransfer
-from tests.training.conftest import tiny
+from tests.training.conftest import copy_of, tiny
 
 
 def lent(finished: Config, results: Path, *overrides: str) -> Config:
@@ -97,3 +98,24 @@ def test_the_library_answers_at_another_budget(finished):
     assert {share: int(kv.selection.counts.sum()) for share, kv in kept.items()} == {
         share: round(share * len(context)) * half.pair.geometry.units for share in (0.5, 0.25)
     }
+
+
+def test_a_finished_compiler_of_another_selection_may_be_the_start(finished, tmp_path, monkeypatch):
+    run, fit_forms = Path(finished.paths.run), []
+    monkeypatch.setattr("acct.training.closed_forms.fit_closed_forms", lambda *_: fit_forms.append(1))
+    monkeypatch.setattr("acct.training.run._fit", lambda *_: FitReport(0, 0, 0.0, 0, {}))
+    config = copy_of(finished, tmp_path, "allocator.capacities=uniform", f"paths.start={run}")
+    found = train(config)["compiler"]
+    for name, value in load_artifact(run, "compiler").tensors.items():
+        assert torch.equal(found.tensors[name], value), "no step was taken: it is the other run's"
+    assert not fit_forms and found.card["built_from"]["artifact.start"] == load_artifact(run, "compiler").digest
+    forms = load_artifact(Path(config.paths.run), "closed_forms")
+    assert forms.card["started_from"] == run.name
+    rates = {name for name in load_artifact(run, "closed_forms").tensors if name.startswith("rate.")}
+    assert rates and all(torch.equal(forms.tensors[name], load_artifact(run, "closed_forms").tensors[name]) for name in rates)
+    monkeypatch.undo()
+    card = train(copy_of(finished, tmp_path / "on", "allocator.capacities=uniform", f"paths.start={run}"))["compiler"]
+    moved = [name for name, value in load_artifact(run, "compiler").tensors.items() if not torch.equal(value, card.tensors[name])]
+    assert moved and all(name.startswith("residual.") for name in moved)
+    with pytest.raises(ArtifactError, match="built with another direction"):
+        train(tiny(tmp_path / "other", "direction=tiny_llama", f"paths.start={run}"))

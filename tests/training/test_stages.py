@@ -25,7 +25,7 @@ from acct.training.loop import FitReport
 from acct.training.modules import load_compiler, load_interface
 from acct.training.run import LATER, frozen_part, train
 from acct.training.session import open_session
-from tests.training.conftest import tiny
+from tests.training.conftest import copy_of, tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
@@ -33,11 +33,6 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "T
 
 def run_of(config: Config) -> Path:
     return Path(config.paths.run)
-
-
-def copy_of(finished: Config, tmp_path: Path, *overrides: str) -> Config:
-    """A configuration in a fresh folder that takes finished stages and data from the shared run."""
-    return tiny(tmp_path, f"paths.data={finished.paths.data}", f"paths.reuse={finished.paths.run}", *overrides)
 
 
 def weights(run: Path, kind: str) -> dict[str, torch.Tensor]:
@@ -393,24 +388,3 @@ def test_two_processes_train_allocator_and_compiler_as_one(finished, tmp_path):
             assert torch.allclose(two[name], value, atol=2e-4, rtol=1e-3), (kind, name, float((two[name] - value).abs().max()))
     losses = [[row["loss"] for row in metrics(folder) if row["stage"] == "compiler"] for folder in (run, run_of(single))]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_a_finished_compiler_of_another_selection_may_be_the_start(finished, tmp_path, monkeypatch):
-    run, fit_forms = run_of(finished), []
-    monkeypatch.setattr("acct.training.closed_forms.fit_closed_forms", lambda *_: fit_forms.append(1))
-    monkeypatch.setattr("acct.training.run._fit", lambda *_: FitReport(0, 0, 0.0, 0, {}))
-    config = copy_of(finished, tmp_path, "allocator.capacities=uniform", f"paths.start={run}")
-    found = train(config)["compiler"]
-    for name, value in weights(run, "compiler").items():
-        assert torch.equal(found.tensors[name], value), "no step was taken: it is the other run's"
-    assert not fit_forms and found.card["built_from"]["artifact.start"] == load_artifact(run, "compiler").digest
-    forms = load_artifact(run_of(config), "closed_forms")
-    assert forms.card["started_from"] == run.name
-    rates = {name for name in weights(run, "closed_forms") if name.startswith("rate.")}
-    assert rates and all(torch.equal(forms.tensors[name], weights(run, "closed_forms")[name]) for name in rates)
-    monkeypatch.undo()
-    card = train(copy_of(finished, tmp_path / "on", "allocator.capacities=uniform", f"paths.start={run}"))["compiler"]
-    moved = [name for name, value in weights(run, "compiler").items() if not torch.equal(value, card.tensors[name])]
-    assert moved and all(name.startswith("residual.") for name in moved)
-    with pytest.raises(ArtifactError, match="built with another direction"):
-        train(tiny(tmp_path / "other", "direction=tiny_llama", f"paths.start={run}"))
