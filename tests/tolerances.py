@@ -28,3 +28,5 @@ COMPRESSOR_SCORES = 2e-5
 REGROUPED_TRAINING = 2e-5  # seen 1.3e-6, on weights of magnitude 1
 # acct.source_utility: logarithms of utilities in float32 against the teacher's in float64.
 SOURCE_UTILITY = 1e-5  # seen 1.3e-6
+# acct.compiler: the fast conversion against the plain one, in float64 so that no processor's order of sums matters; keys of magnitude 8.
+FUSED_FLOAT64 = 1e-12  # seen 5e-15

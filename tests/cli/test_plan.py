@@ -97,7 +97,7 @@ def test_a_real_pair_has_acct_plus_and_other_budgets_of_the_same_modules_in_tabl
     assert len(lent) == 8 and all(("-s3" in paths.run) == ("-s3" in paths.modules) == ("-s3" in paths.reuse) for paths in lent)
     back = [compose(["scale=real-small", *job.overrides]) for job in jobs if job.name.startswith(SIX["real-small"][1])]
     assert {(one.training.compiler.examples, tuple(one.evaluation.tasks), one.evaluation.examples) for one in back} == {
-        (500, ("factbook_qa", "squad"), 40)
+        (400, ("factbook_qa", "squad"), 40)
     }
     given = plan("table1", ["scale=real-small", "evaluation.examples=7"])
     assert not any("evaluation.examples" in override for job in given for override in job.overrides)

@@ -19,6 +19,7 @@ from acct.models.rotary import Rotary
 from acct.selection import batch_index, flat_rows, gather_source, slots_by_unit, unit_index
 from tests.compiler.states import PAIR, draw
 from tests.tiny import tiny_model
+from tests.tolerances import FUSED_FLOAT64
 
 SHAPE = {"width": 64, "feed_forward_width": 96, "depth": 2, "latents": 5}
 
@@ -41,15 +42,18 @@ def compiler(seed: int = 0, residual: bool = True, layers: int = 1, heads: str =
 @pytest.mark.parametrize(("layers", "heads"), [(1, "modulo"), (2, "all")])
 def test_one_pass_over_blocks_equals_the_plain_path(contexts: tuple[int, ...], residual: bool, layers: int, heads: str) -> None:
     batch = draw(5, contexts, [2] * len(contexts), tail=2, empty=(1, 4), extra=3)
+    wide = draw(5, contexts, [2] * len(contexts), tail=2, empty=(1, 4), extra=3, dtype=torch.float64)
     made = compiler(residual=residual, layers=layers, heads=heads)
     with torch.no_grad():
+        exact = compiler(residual=residual, layers=layers, heads=heads).double()
+        fast, plain = exact(wide.states, wide.selection), exact(wide.states, wide.selection, plain=True)
+        torch.testing.assert_close(fast.keys, plain.keys, rtol=0, atol=FUSED_FLOAT64)
+        torch.testing.assert_close(fast.values, plain.values, rtol=0, atol=FUSED_FLOAT64)
         fast, plain = made(batch.states, batch.selection), made(batch.states, batch.selection, plain=True)
-        torch.testing.assert_close(fast.keys, plain.keys, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(fast.values, plain.values, rtol=1e-6, atol=1e-6)
         low = made(batch.states, batch.selection, dtype=torch.bfloat16)
     assert torch.equal(low.keys, fast.keys.bfloat16()) and torch.equal(low.values, fast.values.bfloat16())
-    exact = len(batch.selection.positions) * 10 * 4
-    assert (fast.keys.untyped_storage().nbytes(), fast.values.untyped_storage().nbytes()) == (exact, exact), "padding is stored nowhere"
+    nbytes = len(batch.selection.positions) * 10 * 4
+    assert (fast.keys.untyped_storage().nbytes(), fast.values.untyped_storage().nbytes()) == (nbytes, nbytes), "padding is stored nowhere"
     with torch.enable_grad():
         assert torch.equal(made(batch.states, batch.selection).keys, plain.keys), "with gradients the plain path runs"
 
